@@ -61,7 +61,7 @@ struct StageSpec {
   std::vector<BufferId> reads;
   std::vector<BufferId> writes;   // overwritten whole: nothing of what was there before is needed
   std::vector<BufferId> updates;  // read and written in place: accumulation, further parts. Summation order is emission order
-  std::vector<Edge> after;        // orders that no buffer explains
+  std::vector<Edge> after;        // orders that no buffer explains; see also add_order()
   CollectiveId collective = kNone;
   ShardId updates_shard = kNone;
   bool step_result = false;       // run_step() waits for it: losses, norms, metrics
@@ -93,7 +93,12 @@ class OOM_API ProgramBuilder {
 
   /// Appends a stage. Throws Error, with the stage's name, when an id is unknown, a transient is read before it is written or
   /// touched from a wrong lane, or a buffer's content was overwritten by another that shares its bytes.
+  /// A builder that threw can only be destroyed.
   StageId emit(StageSpec spec);
+
+  /// Demands that `after` starts only when `before` has completed, `distance` steps earlier: for orders that no buffer explains.
+  /// With distance 0, `before` must have been emitted first.
+  void add_order(StageId before, StageId after, int32_t distance);
 
   const Buffer& buffer(BufferId buffer) const;
   int32_t stage_count() const;

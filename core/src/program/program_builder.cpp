@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <unordered_map>
+
+#include "oom/program.h"
+#include "program/edge_reduction.h"
+#include "program/hazards.h"
+#include "program/lane_order.h"
+
+namespace oom {
+inline namespace abi_1 {
+
+namespace {
+
+// Returns the index of `name` in `names`, appending it when it is new.
+int32_t intern(std::vector<std::string>& names, std::unordered_map<std::string, int32_t>& index, std::string_view name) {
+  const auto [at, added] = index.try_emplace(std::string(name), static_cast<int32_t>(names.size()));
+  if (added) names.emplace_back(name);
+  return at->second;
+}
+
+void check_place(const Program& program, Place place, const std::string& name) {
+  const int32_t count = place.kind == Place::Kind::kGpu ? program.ranks : program.nodes;
+  OOM_CHECK(place.index >= 0 && place.index < count, "buffer '", name, "' is on ", place_name(place), "; there are ", program.ranks,
+            " ranks and ", program.nodes, " nodes");
+}
+
+}  // namespace
+
+struct ProgramBuilder::State {
+  Program program;
+  std::vector<Action> actions;
+  std::vector<std::vector<Edge>> wanted;  // by StageId
+  program::Hazards hazards;
+  std::unordered_map<std::string, int32_t> kind_index;
+  std::unordered_map<std::string, int32_t> communicator_index;
+
+  void check_spec(const StageSpec& spec) const {
+    OOM_CHECK(!spec.kind.empty(), "a stage needs a kind");
+    program::lane_index(program, spec.lane);
+    OOM_CHECK(spec.collective >= kNone && spec.collective < static_cast<int32_t>(program.collectives.size()), "unknown collective ",
+              spec.collective);
+    OOM_CHECK(spec.updates_shard >= kNone && spec.updates_shard < static_cast<int32_t>(program.shards.size()), "unknown shard ",
+              spec.updates_shard);
+    std::vector<BufferId> all;
+    for (const auto* list : {&spec.reads, &spec.writes, &spec.updates}) all.insert(all.end(), list->begin(), list->end());
+    std::sort(all.begin(), all.end());
+    for (size_t i = 0; i < all.size(); ++i) {
+      OOM_CHECK(all[i] >= 0 && all[i] < static_cast<int32_t>(program.buffers.size()), "unknown buffer ", all[i]);
+      const Buffer& buffer = program.buffers[all[i]];
+      OOM_CHECK(i == 0 || all[i] != all[i - 1], "names buffer '", buffer.name, "' twice: what it reads and writes is an update");
+      const bool own_compute = spec.lane == LaneId{Lane::kCompute, buffer.place.index};
+      OOM_CHECK(buffer.lifetime == Lifetime::kPersistent || buffer.place.kind == Place::Kind::kNuma || own_compute, "touches transient buffer '",
+                buffer.name, "' of ", place_name(buffer.place), " from ", lane_id_name(spec.lane),
+                "; only the compute lane of that rank may: make the buffer persistent");
+    }
+  }
+
+  void want(StageId before, StageId after, int32_t distance) {
+    OOM_CHECK(before >= 0 && before < static_cast<int32_t>(program.stages.size()), "order after unknown stage ", before);
+    OOM_CHECK(after >= 0 && after < static_cast<int32_t>(program.stages.size()), "order before unknown stage ", after);
+    OOM_CHECK(distance == 1 || (distance == 0 && before < after), "an order has distance 1, or 0 and an earlier stage; got distance ", distance,
+              " from stage ", before, " to ", after);
+    program.stages[after].demanded.push_back({before, distance});
+    wanted[after].push_back({before, distance});
+  }
+};
+
+ProgramBuilder::ProgramBuilder(std::vector<int32_t> node_of_rank, int32_t nodes) : state_(std::make_unique<State>()) {
+  OOM_CHECK(!node_of_rank.empty(), "a program needs a rank");
+  OOM_CHECK(nodes >= 1 && nodes <= kMaxNumaNodes, "got ", nodes, " NUMA nodes");
+  for (int32_t node : node_of_rank) OOM_CHECK(node >= 0 && node < nodes, "a rank on node ", node, " of ", nodes);
+  state_->program.ranks = static_cast<int32_t>(node_of_rank.size());
+  state_->program.nodes = nodes;
+  state_->program.node_of_rank = std::move(node_of_rank);
+}
+ProgramBuilder::~ProgramBuilder() = default;
+ProgramBuilder::ProgramBuilder(ProgramBuilder&&) noexcept = default;
+
+int32_t ProgramBuilder::ranks() const { return state_->program.ranks; }
+int32_t ProgramBuilder::nodes() const { return state_->program.nodes; }
+int32_t ProgramBuilder::node_of_rank(int32_t rank) const { return state_->program.node_of_rank.at(rank); }
+int32_t ProgramBuilder::stage_count() const { return static_cast<int32_t>(state_->program.stages.size()); }
+const Buffer& ProgramBuilder::buffer(BufferId buffer) const { return state_->program.buffers.at(buffer); }
+
+BufferId ProgramBuilder::add_buffer(BufferSpec spec) {
+  auto& buffers = state_->program.buffers;
+  check_place(state_->program, spec.place, spec.name);
+  OOM_CHECK(spec.bytes >= 0, "buffer '", spec.name, "' of ", spec.bytes, " bytes");
+  const auto id = static_cast<BufferId>(buffers.size());
+  BufferId storage = id;
+  if (spec.shares != kNone) {
+    OOM_CHECK(spec.shares >= 0 && spec.shares < id, "buffer '", spec.name, "' shares the bytes of unknown buffer ", spec.shares);
+    storage = buffers[spec.shares].storage;
+    const Buffer& owner = buffers[storage];
+    OOM_CHECK(owner.lifetime == Lifetime::kPersistent && spec.lifetime == Lifetime::kPersistent, "buffers '", spec.name, "' and '", owner.name,
+              "' share bytes: both must be persistent");
+    OOM_CHECK(owner.place == spec.place && owner.bytes >= spec.bytes, "buffer '", spec.name, "' (", spec.bytes, " bytes on ",
+              place_name(spec.place), ") does not fit into '", owner.name, "' (", owner.bytes, " bytes on ", place_name(owner.place), ")");
+  }
+  buffers.push_back({std::move(spec.name), spec.place, spec.bytes, spec.buffer_class, spec.lifetime, storage, 0});
+  state_->hazards.add_buffer(buffers);
+  return id;
+}
+
+ShardId ProgramBuilder::add_shard(std::string name, int32_t layer, int32_t rank) {
+  state_->program.shards.push_back({std::move(name), layer, rank});
+  return static_cast<ShardId>(state_->program.shards.size() - 1);
+}
+
+CollectiveId ProgramBuilder::add_collective(std::string_view communicator, std::vector<int32_t> ranks) {
+  Program& program = state_->program;
+  for (int32_t rank : ranks) OOM_CHECK(rank >= 0 && rank < program.ranks, "collective of rank ", rank, " of ", program.ranks);
+  program.collectives.push_back({intern(program.communicators, state_->communicator_index, communicator), std::move(ranks)});
+  return static_cast<CollectiveId>(program.collectives.size() - 1);
+}
+
+StageId ProgramBuilder::emit(StageSpec spec) {
+  Program& program = state_->program;
+  const auto id = static_cast<StageId>(program.stages.size());
+  const auto named = [&] {
+    return cat(spec.kind, " layer ", spec.layer, " part ", spec.part, " on ", lane_id_name(spec.lane), " (stage ", id, ")");
+  };
+  try {
+    state_->check_spec(spec);
+    Stage stage;
+    stage.kind = intern(program.kinds, state_->kind_index, spec.kind);
+    stage.layer = spec.layer;
+    stage.part = spec.part;
+    stage.rank = is_pool_lane(spec.lane.lane) ? spec.rank : spec.lane.index;
+    stage.lane = spec.lane;
+    stage.collective = spec.collective;
+    stage.updates_shard = spec.updates_shard;
+    stage.step_result = spec.step_result;
+    stage.cost = spec.cost;
+    std::vector<StageId> wait_for;
+    const auto access = [&](const std::vector<BufferId>& buffers, AccessMode mode) {
+      for (BufferId buffer : buffers) {
+        stage.accesses.push_back({buffer, state_->hazards.access(program.buffers, id, buffer, mode, wait_for), mode});
+      }
+    };
+    access(spec.reads, AccessMode::kRead);
+    access(spec.updates, AccessMode::kUpdate);
+    access(spec.writes, AccessMode::kWrite);
+    program.stages.push_back(std::move(stage));
+    state_->actions.push_back(std::move(spec.action));
+    auto& wanted = state_->wanted.emplace_back();
+    for (StageId before : wait_for) wanted.push_back({before, 0});
+    for (const Edge& edge : spec.after) state_->want(edge.stage, id, edge.distance);
+  } catch (const Error& error) {
+    throw Error(cat("stage ", named(), ": ", error.what()));
+  }
+  return id;
+}
+
+void ProgramBuilder::add_order(StageId before, StageId after, int32_t distance) { state_->want(before, after, distance); }
+
+BuiltProgram ProgramBuilder::build() && {
+  State& state = *state_;
+  for (const auto& order : state.hazards.wrap(state.program.buffers)) state.wanted[order.after].push_back({order.before, 1});
+  program::reduce_edges(state.program, state.wanted);
+  BuiltProgram built{std::move(state.program), std::move(state.actions)};
+  state_.reset();
+  return built;
+}
+
+}  // namespace abi_1
+}  // namespace oom
