@@ -16,4 +16,5 @@ endif()
 
 if(OOM_ENGINE)
   include(OomTorch)
+  include(OomStamp)
 endif()

@@ -131,9 +131,17 @@ struct PluginEntry {
 #define OOM_PLUGIN_ENTRY OOM_PLUGIN_ENTRY_OF(OOM_ABI)
 #endif
 
+/// oom_add_plugin passes the KIND it was given: both must say the same.
+#if defined(OOM_DECLARED_KIND)
+#define OOM_CHECK_KIND_(kind) static_assert((kind) == ::oom::Kind::OOM_DECLARED_KIND, "OOM_PLUGIN and oom_add_plugin name different kinds")
+#else
+#define OOM_CHECK_KIND_(kind) static_assert(static_cast<uint32_t>(kind) < ::oom::kKinds)
+#endif
+
 /// Writes the entry of a plugin library. Once per library, outside every namespace.
 #define OOM_PLUGIN(Type, kind, name, version, summary)                                                                   \
   extern "C" OOM_API const OomPluginDescriptor* OOM_PLUGIN_ENTRY() noexcept {                                            \
+    OOM_CHECK_KIND_(kind);                                                                                               \
     static constexpr OomBuildStamp kStamp = OOM_BUILD_STAMP;                                                             \
     static constexpr OomPluginDescriptor kDescriptor = {sizeof(OomPluginDescriptor),                                     \
                                                         OOM_ABI,                                                         \

@@ -55,8 +55,7 @@ class PluginLibrary {
 /// Checks a descriptor against what its file name promises and how this engine was built. Throws FileError that names every difference.
 void check_descriptor(std::string_view name, const std::filesystem::path& path, const OomPluginDescriptor* descriptor);
 
-/// Makes an instance and returns it as `Interface`; Error when the plugin's class does not implement it.
-/// The pointer is borrowed from `instance`.
+/// Returns `plugin` as the interface of its kind; Error when its class does not implement it.
 template <typename Interface>
 Interface& as_interface(Plugin& plugin, std::string_view name) {
   auto* typed = dynamic_cast<Interface*>(&plugin);

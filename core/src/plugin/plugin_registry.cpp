@@ -117,6 +117,14 @@ std::vector<PluginReport> PluginRegistry::report() {
   return reports;
 }
 
+HostServices engine_services() {
+  HostServices services;
+  services.log = [](LogLevel level, std::string_view line) {
+    if (log_enabled(level)) log_line(level, line);
+  };
+  return services;
+}
+
 SearchPlaces process_search_places(std::vector<std::string> config_entries) {
   SearchPlaces places;
   places.config_entries = std::move(config_entries);

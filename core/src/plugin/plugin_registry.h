@@ -67,6 +67,9 @@ class PluginRegistry {
   std::map<std::string, Entry, std::less<>> entries_;
 };
 
+/// Returns host services with the engine's log; the caller fills in the rest.
+HostServices engine_services();
+
 /// Returns the search places of this process: OOM_PLUGIN_PATH, the running program's folder and the core library's, with the config's entries.
 SearchPlaces process_search_places(std::vector<std::string> config_entries);
 
