@@ -1,5 +1,4 @@
-/// BF16 as 16-bit patterns: widening, and the one rounding by which weights are published on every processor, GPU code included.
-/// It differs from base/bfloat16.h, which reads and writes files, where hardware does: denormals are flushed, a NaN keeps its upper bits.
+/// BF16 as 16-bit patterns: widening, and the one rounding by which weights are published on every processor.
 #pragma once
 
 #include <bit>

@@ -1,0 +1,31 @@
+/// Arguments of the rotary kernels, and their CUDA launches.
+#pragma once
+
+#include "ops/element.h"
+
+namespace oom::ops {
+
+struct RotaryTableFill {
+  const int32_t* positions = nullptr;
+  const float* inverse = nullptr;
+  void* cosine = nullptr;
+  void* sine = nullptr;
+  Element element = Element::kFloat32;
+  int64_t tokens = 0;
+  int64_t half = 0;
+  float scaling = 1;
+};
+
+struct Rotation {
+  Rows x, y;  ///< a row is one head of one token
+  const void* cosine = nullptr;
+  const void* sine = nullptr;
+  int64_t heads = 1;
+  int64_t half = 0;
+  bool inverse = false;
+};
+
+void rotary_table_cuda(const RotaryTableFill& arguments, Stream stream);
+void rotate_cuda(const Rotation& arguments, Stream stream);
+
+}  // namespace oom::ops
