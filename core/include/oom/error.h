@@ -77,7 +77,7 @@ class OOM_API DivergedError : public Error {
 template <typename... Parts>
 std::string cat(const Parts&... parts) {
   std::ostringstream out;
-  (out << ... << parts);
+  static_cast<void>((out << ... << parts));
   return out.str();
 }
 

@@ -1,4 +1,5 @@
-/// BF16 as 16-bit patterns: widening, and the one rounding by which weights are published on every processor.
+/// BF16 as 16-bit patterns: widening, and the one rounding by which weights are published on every processor, GPU code included.
+/// It differs from base/bfloat16.h, which reads and writes files, where hardware does: denormals are flushed, a NaN keeps its upper bits.
 #pragma once
 
 #include <bit>

@@ -1,0 +1,88 @@
+#include "config/validate.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+
+namespace oom::config {
+namespace {
+
+/// The largest divisor of `number` below `value` and the smallest above it, of those there are.
+std::string divisors_near(int64_t number, int64_t value) {
+  std::string text;
+  for (int64_t below = std::min(value, number); below >= 1; --below) {
+    if (number % below == 0) {
+      text = cat(below);
+      break;
+    }
+  }
+  for (int64_t above = value + 1; above <= std::min(number, 2 * value); ++above) {
+    if (number % above == 0) {
+      text += cat(" or ", above);
+      break;
+    }
+  }
+  return text;
+}
+
+void check_train(const Config& config, Faults& faults) {
+  const Train& train = config.train();
+  const auto where = [&](std::string_view key) { return config.where("train", key); };
+  if (train.schedule == Schedule::kWsd && train.decay_steps == 0) {
+    faults.add(where("decay_steps"), ": must be at least 1 with schedule = \"wsd\"; got 0; cure: give the length of the fall in steps");
+  }
+  const int64_t decay_steps = train.schedule == Schedule::kWsd ? train.decay_steps : 0;
+  if (train.warmup_steps + decay_steps > train.steps) {
+    faults.add(where("warmup_steps"), ": warmup_steps", decay_steps ? " and decay_steps together" : "", " must be at most train.steps = ", train.steps,
+               "; got ", train.warmup_steps, decay_steps ? cat(" + ", decay_steps) : "", "; cure: at most ", train.steps - std::min(decay_steps, train.steps));
+  }
+  if (train.min_learning_rate > train.learning_rate) {
+    faults.add(where("min_learning_rate"), ": must be at most train.learning_rate = ", train.learning_rate, "; got ", train.min_learning_rate);
+  }
+  if (train.clip_norm > 0 && train.updates == Updates::kOverlapped) {
+    faults.add(where("updates"), ": must be \"deferred\" or \"auto\" when train.clip_norm = ", train.clip_norm,
+               ", because overlapped updates cannot know the norm; got \"overlapped\"; cure: updates = \"deferred\", or clip_norm = 0");
+  }
+}
+
+void check_data(const Config& config, Faults& faults) {
+  const Data& data = config.data();
+  if (data.documents == Documents::kIsolated && data.format == DataFormat::kText) {
+    faults.add(config.where("data", "documents"), ": must be \"joined\" with format = \"text\", which knows no documents; got \"isolated\"; ",
+               "cure: documents = \"joined\", or token files with format = \"megatron\"");
+  }
+}
+
+void check_budget(const Config& config, Faults& faults) {
+  const Budget& budget = config.budget();
+  if (budget.gpu_bytes && budget.headroom_bytes >= *budget.gpu_bytes) {
+    faults.add(config.where("budget", "headroom"), ": must be less than budget.gpu = ", base::format_bytes(*budget.gpu_bytes), "; got ",
+               base::format_bytes(budget.headroom_bytes));
+  }
+}
+
+}  // namespace
+
+void check_batch(const Config& config, int64_t ranks, Faults& faults) {
+  const int64_t batch = config.train().global_batch;
+  if (batch % ranks == 0) return;
+  const int64_t below = batch / ranks * ranks;
+  faults.add(config.where("train", "global_batch"), ": must be a multiple of the ranks = ", ranks, "; got ", batch, "; near it: global_batch ",
+             below > 0 ? cat(below, " or ") : "", below + ranks, ", ranks ", divisors_near(batch, ranks));
+}
+
+void check_ranks_divide_batch(const Config& config, int64_t ranks) {
+  OOM_CHECK(ranks > 0, "ranks = ", ranks);
+  Faults faults;
+  check_batch(config, ranks, faults);
+  faults.raise_if_any();
+}
+
+void check_rules(const Config& config, Faults& faults) {
+  if (config.engine().ranks) check_batch(config, *config.engine().ranks, faults);
+  check_data(config, faults);
+  check_train(config, faults);
+  check_budget(config, faults);
+}
+
+}  // namespace oom::config

@@ -1,0 +1,60 @@
+#include <algorithm>
+
+#include "oom/ops/attention.h"
+
+namespace oom::ops {
+
+std::string_view name_of(AttentionBackend backend) {
+  switch (backend) {
+    case AttentionBackend::kCpuFlash: return "LibTorch's CPU kernel";
+    case AttentionBackend::kCpuBlocked: return "blocks of query rows on the CPU";
+    case AttentionBackend::kCudnn: return "cuDNN";
+    case AttentionBackend::kFlash2: return "FlashAttention-2";
+    case AttentionBackend::kMemEfficient: return "memory-efficient attention";
+  }
+  return "unknown";
+}
+
+AttentionBackend choose_attention_backend(const AttentionProblem& problem) {
+  const bool windowed = problem.window_tokens > 0 && problem.window_tokens < problem.tokens;
+  const bool plain = problem.causal && !windowed && !problem.documents;
+  if (problem.device == c10::DeviceType::CPU) {
+    // LibTorch's CPU kernel rounds probabilities and partial sums to BF16 (dK off by 5e-2 where 4e-3 is one rounding), so it serves FP32 alone.
+    return plain && problem.dtype == at::kFloat ? AttentionBackend::kCpuFlash : AttentionBackend::kCpuBlocked;
+  }
+  if (problem.dtype != at::kBFloat16 || problem.head_dim > 256 || problem.head_dim % 8 != 0) return AttentionBackend::kMemEfficient;
+  // cuDNN indexes a batch with 32 bits, and its plans do not repay themselves on short sequences.
+  const bool far_batches = problem.batch > 1 && problem.tokens * problem.query_heads * problem.head_dim >= int64_t{1} << 31;
+  const bool cudnn = plain && problem.compute_capability >= 90 && problem.tokens >= 128 && !far_batches;
+  return cudnn ? AttentionBackend::kCudnn : AttentionBackend::kFlash2;
+}
+
+int64_t attention_workspace_bytes(const AttentionProblem& problem, bool backward) {
+  const int64_t element_bytes = problem.dtype == at::kBFloat16 ? 2 : 4;
+  const int64_t group = problem.query_heads / std::max<int64_t>(problem.kv_heads, 1);
+  const int64_t rows = problem.batch * problem.tokens;
+  const int64_t query_elements = rows * problem.query_heads * problem.head_dim, group_elements = rows * group * problem.head_dim;
+  const int64_t softmax_bytes = rows * problem.query_heads * 4;
+  switch (choose_attention_backend(problem)) {
+    case AttentionBackend::kCudnn: return backward ? query_elements * 8 + softmax_bytes : 0;
+    case AttentionBackend::kFlash2: {
+      if (!backward) return 0;
+      const int64_t expanded = problem.query_heads == problem.kv_heads ? 0 : 2 * query_elements * element_bytes;
+      return query_elements * 4 + expanded + softmax_bytes;  // FP32 dQ, expanded dK and dV, rowsum(dO o O)
+    }
+    case AttentionBackend::kMemEfficient: {
+      // One key/value head at a time. FP32 accumulators of dQ, dK and dV where the type is narrower; of O where D is wide.
+      const bool narrow = element_bytes < 4;
+      if (!backward) return group_elements * element_bytes + (narrow && problem.head_dim > 128 ? group_elements * 4 : 0);
+      return 3 * group_elements * element_bytes + (narrow ? 3 * group_elements * 4 : 0) + softmax_bytes;
+    }
+    case AttentionBackend::kCpuFlash: return backward ? query_elements * 4 : int64_t{8} << 20;
+    case AttentionBackend::kCpuBlocked: {
+      const int64_t keys = problem.tokens * problem.head_dim * 4;  // FP32 copies of one head's keys and values (and their gradients)
+      return keys * (backward ? 4 : 2) + (int64_t{16} << 20) * (backward ? 3 : 2) + group_elements / std::max<int64_t>(problem.batch, 1) * 4 * (backward ? 4 : 1);
+    }
+  }
+  return 0;
+}
+
+}  // namespace oom::ops

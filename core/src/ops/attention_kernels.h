@@ -1,0 +1,55 @@
+/// The backends of attention, one pair of functions each. Shapes and layouts are those of oom/ops/attention.h, already checked.
+#pragma once
+
+#include "oom/ops/attention.h"
+
+namespace oom::ops {
+
+struct AttentionOperands {
+  const at::Tensor& q;
+  const at::Tensor& k;
+  const at::Tensor& v;
+  const AttentionOptions& options;
+  int64_t batch() const { return q.size(0); }
+  int64_t tokens() const { return q.size(1); }
+  int64_t query_heads() const { return q.size(2); }
+  int64_t kv_heads() const { return k.size(2); }
+  int64_t group() const { return query_heads() / kv_heads(); }
+  int64_t head_dim() const { return q.size(3); }
+};
+
+/// What backward has beside the operands; `lse` is [B,Hq,S].
+struct AttentionSaved {
+  const at::Tensor& dout;
+  const at::Tensor& out;
+  const at::Tensor& lse;
+};
+
+AttentionForward attention_forward_blocked(const AttentionOperands& operands);
+AttentionBackward attention_backward_blocked(const AttentionOperands& operands, const AttentionSaved& saved);
+
+AttentionForward attention_forward_cpu_flash(const AttentionOperands& operands);
+AttentionBackward attention_backward_cpu_flash(const AttentionOperands& operands, const AttentionSaved& saved);
+
+AttentionForward attention_forward_cudnn(const AttentionOperands& operands);
+AttentionBackward attention_backward_cudnn(const AttentionOperands& operands, const AttentionSaved& saved);
+
+AttentionForward attention_forward_flash2(const AttentionOperands& operands);
+AttentionBackward attention_backward_flash2(const AttentionOperands& operands, const AttentionSaved& saved);
+
+AttentionForward attention_forward_mem_efficient(const AttentionOperands& operands);
+AttentionBackward attention_backward_mem_efficient(const AttentionOperands& operands, const AttentionSaved& saved);
+
+/// Calls visit(first token, token count) for every document that has tokens; for the whole sequence where there are no documents.
+template <typename Visit>
+void for_each_document(const AttentionOperands& operands, const Visit& visit) {
+  const std::vector<int32_t>& starts = operands.options.documents.starts;
+  if (starts.empty()) {
+    visit(int64_t{0}, operands.tokens());
+    return;
+  }
+  for (size_t i = 0; i + 1 < starts.size(); ++i)
+    if (starts[i + 1] > starts[i]) visit(int64_t{starts[i]}, int64_t{starts[i + 1]} - starts[i]);
+}
+
+}  // namespace oom::ops

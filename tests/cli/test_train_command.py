@@ -1,0 +1,135 @@
+"""`oom train`: what a run leaves behind, and when it refuses to start."""
+
+import tomllib
+
+import pytest
+from cli.conftest import GLOBAL_BATCH, SEQUENCE_LENGTH
+from harness.program import Run
+from harness.tiny_models import write_model_config
+
+
+@pytest.mark.parametrize("arguments", [[], ["trian"], ["train"], ["train", "a.toml", "b.toml"], ["train", "--no-such-option"]])
+def test_wrong_usage(oom, arguments):
+    assert oom.run(*arguments, code=2).err.strip()
+
+
+def test_help(oom):
+    text = oom.run("--help").out
+    assert all(command in text for command in
+               ("train", "plan", "calibrate", "compare", "eval", "export", "config", "inspect", "doctor", "report"))
+
+
+def test_run_folder(engine, workspace):
+    config = workspace.config()
+    run = engine.train(config)
+    resolved = tomllib.loads((run.folder / "config.toml").read_text())
+    assert resolved == engine.run("config", config).toml
+    assert tomllib.loads((run.folder / "plan.toml").read_text())
+    assert [checkpoint.name for checkpoint in run.checkpoints()] == ["step-000003"]
+
+
+def test_metrics(engine, workspace):
+    run = engine.train(workspace.config())
+    lines = run.metrics()
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert line["loss"] == pytest.approx(5.1, abs=0.5)  # ln 160 = 5.08
+        assert line["aux_loss"] == 0.0 and line["learning_rate"] == pytest.approx(1e-3)
+        assert line["grad_norm"] > 0 and line["step_seconds"] > 0
+        assert line["tokens"] == GLOBAL_BATCH * SEQUENCE_LENGTH
+        assert len(line["gpu_peak_bytes"]) == 2 and all(isinstance(bytes_, int) for bytes_ in line["gpu_peak_bytes"])
+        assert line["host_bytes"] > 0
+
+
+def test_results_and_logs_are_apart(engine, workspace):
+    config = workspace.config()
+    assert engine.run("eval", config, "--json").json.keys() >= {"loss", "tokens"}
+
+
+def test_same_plan_same_bits(engine, workspace):
+    config = workspace.config()
+    first = engine.train(config)
+    engine.run("train", config, "--set", "output.dir=second")
+    assert Run(engine.folder / "second").column("loss") == first.column("loss")
+
+
+def test_recorded_plan_can_be_executed(engine, workspace):
+    first = engine.train(workspace.config())
+    engine.run("train", workspace.config("again.toml", engine={"plan": "run/plan.toml"}, output={"dir": "second"}))
+    assert Run(engine.folder / "second").column("loss") == first.column("loss")
+
+
+def test_random_weights_are_independent_of_ranks(engine, workspace):
+    losses = [engine.train(workspace.config(f"{ranks}.toml", engine={"ranks": ranks}, output={"dir": f"run-{ranks}"})).column("loss")
+              for ranks in (1, 2, 4)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5) and losses[2] == pytest.approx(losses[0], rel=1e-5)
+
+
+def test_seed_matters(engine, workspace):
+    losses = [engine.train(workspace.config(f"{seed}.toml", model={"seed": seed}, output={"dir": f"run-{seed}"})).column("loss")
+              for seed in (1, 2)]
+    assert losses[0] != losses[1]
+
+
+def test_shuffling_changes_the_order(engine, workspace):
+    shuffled = engine.train(workspace.config("shuffled.toml", data={"shuffle_seed": 1}, output={"dir": "shuffled"}))
+    assert shuffled.column("loss") != engine.train(workspace.config()).column("loss")
+
+
+def test_text(engine, workspace):
+    (workspace.folder / "text").mkdir()
+    (workspace.folder / "text/a.txt").write_text("Grüße! The quick brown fox jumps over the lazy dog.\n" * 20)
+    (workspace.folder / "text/b.txt").write_text("Pack my box with five dozen liquor jugs.\n" * 20)
+    write_model_config(workspace.folder / "bytes", vocab_size=256)
+    run = engine.train(workspace.config(model={"path": "bytes"}, data={"format": "text", "path": "text"}, train={"steps": 2}))
+    assert len(run.metrics()) == 2
+
+
+def test_text_needs_256_tokens(engine, workspace):
+    (workspace.folder / "a.txt").write_text("The quick brown fox. " * 100)
+    message = engine.run("train", workspace.config(data={"format": "text", "path": "a.txt"}), code=2).err
+    assert "160" in message and "256" in message
+
+
+class TestOutputFolder:
+    def test_with_a_run_is_refused(self, engine, workspace):
+        config = workspace.config()
+        before = engine.train(config).column("loss")
+        message = engine.run("train", config, code=2).err
+        assert "run" in message and "--resume" in message and "output.overwrite" in message
+        assert Run(engine.folder / "run").column("loss") == before
+
+    def test_can_be_overwritten(self, engine, workspace):
+        config = workspace.config()
+        first = engine.train(config)
+        engine.run("train", config, "--set", "output.overwrite=true", "--set", "train.steps=2")
+        assert first.column("step") == [1, 2]
+        assert [checkpoint.name for checkpoint in first.checkpoints()] == ["step-000002"]
+
+
+class TestCheckpoints:
+    def test_every_and_keep(self, engine, workspace):
+        run = engine.train(workspace.config(checkpoint={"every": 1, "keep": 2}, train={"steps": 5}))
+        assert [checkpoint.name for checkpoint in run.checkpoints()] == ["step-000004", "step-000005"]
+
+    def test_none_at_end(self, engine, workspace):
+        assert engine.train(workspace.config(checkpoint={"at_end": False})).checkpoints() == []
+
+    def test_resume_goes_on_to_the_total(self, engine, workspace):
+        config = workspace.config()
+        run = engine.train(config)
+        engine.run("train", config, "--resume", "--set", "train.steps=5")
+        assert run.column("step") == [1, 2, 3, 4, 5]
+
+
+def test_divergence(engine, workspace):
+    """Weights of 1e30 make the second step's loss infinite."""
+    message = engine.run("train", workspace.config(train={"learning_rate": 1e30, "updates": "deferred"}), code=6).err
+    assert "step 2" in message and "rank" in message
+    assert Run(engine.folder / "run").checkpoints() == []
+
+
+def test_missing_plugin_is_named_with_the_places(engine, workspace):
+    message = engine.run("train", workspace.config(engine={"experts": "fast_ep"}), code=None)
+    assert message.code in (2, 4)
+    assert "fast_ep" in message.err and "liboom_fast_ep.so" in message.err and "ep" in message.err.replace("fast_ep", "")

@@ -1,0 +1,133 @@
+"""Runs the built program and reads what it leaves behind.
+
+The program is $OOM_BINARY (default build/release/bin/oom). Where it, one of its commands or a plugin is not built yet, a test is
+skipped with the reason; with OOM_REQUIRE_ENGINE=1 it fails.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+import tomllib
+from dataclasses import dataclass
+
+import pytest
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+TIMEOUT_SECONDS = 240
+
+
+def unavailable(reason: str):
+    """Ends the test: skipped, or failed when the engine is required."""
+    if os.environ.get("OOM_REQUIRE_ENGINE", "0") not in ("", "0"):
+        pytest.fail(f"{reason} (OOM_REQUIRE_ENGINE is set)", pytrace=False)
+    pytest.skip(reason)
+
+
+@dataclass
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        """The one JSON object on standard output."""
+        return json.loads(self.out)
+
+    @property
+    def toml(self):
+        return tomllib.loads(self.out)
+
+
+class Program:
+    def __init__(self, folder: pathlib.Path):
+        self.folder = pathlib.Path(folder)
+        self.binary = pathlib.Path(os.environ.get("OOM_BINARY", REPOSITORY / "build/release/bin/oom"))
+
+    def require(self, *plugins: str):
+        """Asks for the program and for plugins by name."""
+        if not self.binary.exists():
+            unavailable(f"{self.binary} is not built yet")
+        for plugin in plugins:
+            if not (self.binary.parents[1] / f"lib/oom/plugins/liboom_{plugin}.so").exists():
+                unavailable(f"plugin {plugin} is not built yet")
+
+    def run(self, *arguments, code=0, environment=None) -> Outcome:
+        """Runs to the end and checks the exit status; `code=None` leaves that to the caller."""
+        self.require()
+        try:
+            done = subprocess.run([self.binary, *map(str, arguments)], cwd=self.folder, capture_output=True, text=True,
+                                  stdin=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS, env=self._environment(environment))
+        except subprocess.TimeoutExpired as expired:
+            pytest.fail(f"oom {' '.join(map(str, arguments))} hung for {TIMEOUT_SECONDS} s; stderr ends: {(expired.stderr or b'')[-2000:]}")
+        outcome = Outcome(done.returncode, done.stdout, done.stderr)
+        if outcome.code == 2 and "not built yet" in outcome.err:
+            unavailable(f"oom {arguments[0]} is not built yet")
+        if code is not None and outcome.code != code:
+            pytest.fail(f"oom {' '.join(map(str, arguments))}: exit status {outcome.code} instead of {code}\n"
+                        f"stdout: {outcome.out[-2000:]}\nstderr: {outcome.err[-4000:]}", pytrace=False)
+        return outcome
+
+    def start(self, *arguments) -> subprocess.Popen:
+        """Starts in the background; its output goes to files started.out and started.err in the folder."""
+        self.require()
+        with open(self.folder / "started.out", "w") as out, open(self.folder / "started.err", "w") as err:
+            return subprocess.Popen([self.binary, *map(str, arguments)], cwd=self.folder, stdout=out, stderr=err,
+                                    stdin=subprocess.DEVNULL, env=self._environment(None))
+
+    def started_errors(self) -> str:
+        return (self.folder / "started.err").read_text()
+
+    def train(self, config: pathlib.Path, *arguments, code=0) -> "Run":
+        """Trains and gives the run folder named by the config (or by a --set of it)."""
+        self.run("train", config, *arguments, code=code)
+        return Run(self.folder / tomllib.loads(config.read_text())["output"]["dir"])
+
+    def export(self, checkpoint: pathlib.Path, folder: pathlib.Path, dtype="fp32") -> pathlib.Path:
+        self.run("export", checkpoint, "--out", folder, "--dtype", dtype)
+        return folder
+
+    @staticmethod
+    def _environment(changes):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MKL_"))}
+        environment["OMP_NUM_THREADS"] = "2"
+        environment.update(changes or {})
+        return environment
+
+
+class Run:
+    """A run folder."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+
+    def metrics(self):
+        return [json.loads(line) for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+
+    def column(self, name):
+        return [line[name] for line in self.metrics()]
+
+    def checkpoints(self):
+        return sorted((self.folder / "checkpoints").glob("step-*"))
+
+    def last_checkpoint(self) -> pathlib.Path:
+        found = self.checkpoints()
+        assert found, f"no checkpoint under {self.folder}"
+        return found[-1]
+
+
+def wait_for_steps(run: Run, steps: int, process: subprocess.Popen, timeout_seconds=60):
+    """Waits until a started run has written that many lines of metrics."""
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline:
+        path = run.folder / "metrics.jsonl"
+        if path.exists() and path.read_text().count("\n") >= steps:
+            return
+        if process.poll() is not None:
+            return
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    pytest.fail(f"no {steps} steps within {timeout_seconds} s")

@@ -1,0 +1,91 @@
+"""The oracle: reference results and the files they come from, each made once in a session."""
+
+import functools
+import pathlib
+
+import numpy as np
+import pytest
+import torch
+from harness.megatron import write_corpus
+from harness.run_config import merged, write_config
+from oracle.agreement import Expected
+from oracle.models import force_routing, make_model
+from oracle.reference import Training, train
+
+torch.set_num_threads(1)
+
+VOCABULARY = 160
+
+
+def random_documents(seed: int, lengths):
+    """Token 0 is left out: it is padding to some families, whose embedding is zero and is not trained."""
+    generator = np.random.default_rng(seed)
+    return [generator.integers(1, VOCABULARY, length).tolist() for length in lengths]
+
+
+# 1 to 90 tokens: pieces of one token, pieces longer than a sample, edges at and across sample ends.
+MIXED = random_documents(0, [1, 1, 40, 32, 33, 2, 90, 64, *np.random.default_rng(1).integers(1, 91, 40).tolist()])
+CORPORA = {
+    "mixed": MIXED,
+    # Fewer samples than the steps ask for: the next epoch starts within a step.
+    "short": random_documents(2, [300, 200, 145]),
+    # In each 8 x 32 tokens one target lies in its input's document.
+    "one_target": [document for step in range(4) for document in random_documents(3 + step, [1] * (17 + 50 * step) + [2] + [1] * (237 - 50 * step))]
+                  + [[1]],
+}
+
+FAMILY_SEEDS = {"qwen3_moe": 2, "mixtral": 4, "qwen3_5_moe": 2, "gemma4": 2}  # without a near tie of two experts on these data
+FAMILY_LEARNING_RATES = {"gemma4": 1e-4}
+
+ROUTING = {
+    "": None,
+    "experts without tokens": functools.partial(force_routing, shunned=(0, 5, 15)),
+    "all tokens to one expert": functools.partial(force_routing, favoured=(3,)),
+}
+
+
+class Oracle:
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+
+    @functools.cache
+    def model(self, family="qwen3_moe", routing="", changes=()):
+        return make_model(family, FAMILY_SEEDS[family], ROUTING[routing], **dict(changes))
+
+    @functools.cache
+    def model_folder(self, family="qwen3_moe", routing="", changes=(), fused=False, shard_size="5GB") -> pathlib.Path:
+        folder = self.folder / f"model{len(list(self.folder.iterdir()))}"
+        self.model(family, routing, changes).save_pretrained(folder, save_original_format=not fused, max_shard_size=shard_size)
+        return folder
+
+    @functools.cache
+    def corpus(self, name="mixed") -> pathlib.Path:
+        return write_corpus(self.folder / name, CORPORA[name])
+
+    @functools.cache
+    def expected(self, training: Training, family="qwen3_moe", routing="", changes=(), corpus="mixed") -> Expected:
+        model, documents = self.model(family, routing, changes), CORPORA[corpus]
+        result = train(model, documents, training)
+        if training.compute != "fp32":
+            return Expected(result, [])
+        return Expected(result, [train(model, documents, training, noise=1e-7, noise_seed=seed) for seed in (1, 2)])
+
+    def config(self, folder: pathlib.Path, training: Training, family="qwen3_moe", routing="", changes=(), corpus="mixed",
+               model_folder=None, tables=None) -> pathlib.Path:
+        """The engine's config of the same run, on the CPU device."""
+        base = merged(training.tables(), {
+            "model": {"path": model_folder or self.model_folder(family, routing, changes), "weights": "load"},
+            "data": {"format": "megatron", "path": self.corpus(corpus)},
+            "engine": {"device": "cpu", "ranks": 1, "experts": "ep"},
+            "output": {"dir": "run"}})
+        return write_config(folder / "run.toml", merged(base, tables or {}))
+
+
+@pytest.fixture(scope="session")
+def oracle(tmp_path_factory):
+    return Oracle(tmp_path_factory.mktemp("oracle"))
+
+
+def training_of(family: str, **settings) -> Training:
+    """Settings with the learning rate at which the family's tiny model is well conditioned."""
+    return Training(**{"learning_rate": FAMILY_LEARNING_RATES.get(family, 1e-3), **settings})

@@ -1,0 +1,57 @@
+"""Makes tiny Hugging Face models with random weights, and reads exported ones."""
+
+import pathlib
+
+import torch
+import transformers
+from harness.tiny_models import TINY_CONFIGS
+
+transformers.utils.logging.set_verbosity_error()
+transformers.utils.logging.disable_progress_bar()
+
+
+def make_model(family: str, seed: int = 0, shape=None, **changes):
+    """A model of the family. Nothing in it has its constant initial value: a forgotten scale or a missing 1 + w shows.
+
+    `shape` (model -> None) may alter the weights.
+    """
+    torch.manual_seed(seed)
+    config = transformers.AutoConfig.for_model(**{**TINY_CONFIGS[family], **changes})
+    model = getattr(transformers, TINY_CONFIGS[family]["architectures"][0])(config).float()
+    generator = torch.Generator().manual_seed(seed + 1)
+    with torch.no_grad():
+        scalars = [buffer for name, buffer in model.named_buffers() if name.endswith("layer_scalar")]
+        for tensor in [*model.parameters(), *scalars]:
+            if tensor.min() == tensor.max():
+                tensor.add_(0.2 * torch.randn(tensor.shape, generator=generator))
+        if shape:
+            shape(model)
+    return pinned(model)
+
+
+def load_model(folder: pathlib.Path, family: str):
+    """A model in FP32 out of a folder, and what the loader had to say: missing, unexpected, mismatched keys."""
+    model_class = getattr(transformers, TINY_CONFIGS[family]["architectures"][0])
+    model, report = model_class.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    return pinned(model), {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys}
+
+
+def pinned(model):
+    model.set_attn_implementation("eager")
+    model.set_experts_implementation("eager")
+    return model
+
+
+def force_routing(model, favoured=(), shunned=()):
+    """Makes every token choose the favoured experts and none the shunned ones, in every layer.
+
+    The first hidden channel is made large and positive for every token, and the routers read it.
+    """
+    model.model.embed_tokens.weight[:, 0] = 4.0
+    for layer in model.model.layers:
+        layer.post_attention_layernorm.weight[0] = 1.0
+        layer.mlp.gate.weight[:, 0] = 0.0
+        for expert in favoured:
+            layer.mlp.gate.weight[expert, 0] = 4.0
+        for expert in shunned:
+            layer.mlp.gate.weight[expert, 0] = -4.0

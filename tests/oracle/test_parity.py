@@ -1,0 +1,61 @@
+"""FP32 training against the reference: every number of ranks, with and without clipping, auxiliary loss and overlapped updates."""
+
+import pytest
+from harness.tiny_models import AUXILIARY_LOSS, TINY_CONFIGS
+from oracle.conftest import training_of
+from oracle.models import load_model
+
+CLIPPED = 0.5  # below every gradient norm of these runs
+
+
+def compare(oom, oracle, training, *, family="qwen3_moe", tables=None, **model):
+    expected = oracle.expected(training, family, **model)
+    run = oom.train(oracle.config(oom.folder, training, family, tables=tables, **model))
+    expected.check_metrics(run, training)
+    exported, report = load_model(oom.export(run.last_checkpoint(), oom.folder / "exported"), family)
+    assert report == {}
+    expected.check_weights(exported)
+
+
+@pytest.mark.parametrize("clip_norm, updates", [(0.0, "overlapped"), (0.0, "deferred"), (CLIPPED, "deferred")])
+@pytest.mark.parametrize("router_aux_loss", [0.0, 0.1])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_qwen3_moe(oom, oracle, ranks, router_aux_loss, clip_norm, updates):
+    oom.require("qwen3_moe", "ep")
+    training = training_of("qwen3_moe", clip_norm=clip_norm, router_aux_loss=router_aux_loss)
+    compare(oom, oracle, training, tables={"engine": {"ranks": ranks}, "train": {"updates": updates}})
+
+
+@pytest.mark.parametrize("clip_norm, ranks", [(0.0, 1), (0.0, 2), (CLIPPED, 2)])
+def test_qwen3_moe_local(oom, oracle, ranks, clip_norm):
+    oom.require("qwen3_moe", "local")
+    training = training_of("qwen3_moe", clip_norm=clip_norm, router_aux_loss=0.1)
+    compare(oom, oracle, training, tables={"engine": {"ranks": ranks, "experts": "local"}})
+
+
+@pytest.mark.parametrize("experts", ["ep", "local"])
+@pytest.mark.parametrize("family", [family for family in TINY_CONFIGS if family != "qwen3_moe"])
+def test_other_families(oom, oracle, family, experts):
+    oom.require(family, experts)
+    training = training_of(family, clip_norm=CLIPPED, router_aux_loss=0.1 if family in AUXILIARY_LOSS else 0.0)
+    compare(oom, oracle, training, family=family, tables={"engine": {"ranks": 2, "experts": experts}})
+
+
+@pytest.mark.parametrize("changes", [(("mlp_only_layers", [1]),), (("norm_topk_prob", False),), (("tie_word_embeddings", True),)],
+                         ids=lambda changes: changes[0][0])
+def test_variants_of_qwen3_moe(oom, oracle, changes):
+    oom.require("qwen3_moe", "ep")
+    compare(oom, oracle, training_of("qwen3_moe"), changes=changes, tables={"engine": {"ranks": 2}})
+
+
+@pytest.mark.parametrize("schedule", [
+    dict(schedule="constant", warmup_steps=3), dict(schedule="cosine", warmup_steps=1, min_learning_rate=1e-4),
+    dict(schedule="wsd", warmup_steps=1, decay_steps=2)], ids=lambda schedule: schedule["schedule"])
+def test_schedules(oom, oracle, schedule):
+    oom.require("qwen3_moe", "ep")
+    compare(oom, oracle, training_of("qwen3_moe", **schedule))
+
+
+def test_epochs_follow_one_another(oom, oracle):
+    oom.require("qwen3_moe", "ep")
+    compare(oom, oracle, training_of("qwen3_moe"), corpus="short", tables={"engine": {"ranks": 2}})

@@ -1,0 +1,44 @@
+"""A run that was stopped and resumed is the run that was not stopped: equal to the last bit on the CPU device."""
+
+import pytest
+import torch
+from harness.program import Run
+from oracle.conftest import training_of
+from oracle.models import load_model
+
+
+def train_and_export(oom, config, name, *, stop_after=None, resume_with=()):
+    if stop_after:
+        oom.run("train", config, "--set", f"train.steps={stop_after}", "--set", f"output.dir={name}")
+    arguments = ["--set", f"output.dir={name}", *resume_with] + (["--resume"] if stop_after else [])
+    oom.run("train", config, *arguments)
+    run = Run(oom.folder / name)
+    folder = oom.export(run.last_checkpoint(), oom.folder / f"{name}-exported")
+    return run, load_model(folder, "qwen3_moe")[0]
+
+
+@pytest.mark.parametrize("experts, ranks, train", [
+    ("ep", 1, {}), ("ep", 2, {"updates": "overlapped"}), ("ep", 2, {"updates": "deferred", "clip_norm": 0.5}), ("local", 2, {})])
+def test_equal_to_the_bit(oom, oracle, experts, ranks, train):
+    oom.require("qwen3_moe", experts)
+    config = oracle.config(oom.folder, training_of("qwen3_moe"), corpus="short", tables={
+        "engine": {"ranks": ranks, "experts": experts}, "train": train, "data": {"shuffle_seed": 7}})
+    straight, weights = train_and_export(oom, config, "straight")
+    resumed, weights_resumed = train_and_export(oom, config, "resumed", stop_after=3)
+    for column in ("step", "loss", "grad_norm", "learning_rate"):
+        assert resumed.column(column) == straight.column(column), column
+    for (name, weight), (_, other) in zip(weights.named_parameters(), weights_resumed.named_parameters(), strict=True):
+        assert torch.equal(weight, other), name
+
+
+@pytest.mark.parametrize("engine", [{"ranks": 1}, {"ranks": 4}, {"ranks": 2, "experts": "local"}], ids=str)
+def test_under_another_layout(oom, oracle, engine):
+    """A checkpoint knows no ranks and no strategy."""
+    oom.require("qwen3_moe", engine.get("experts", "ep"))
+    training = training_of("qwen3_moe")
+    config = oracle.config(oom.folder, training, tables={"engine": {"ranks": 2}})
+    change = [argument for key, value in engine.items() for argument in ("--set", f"engine.{key}={value}")]
+    resumed, weights = train_and_export(oom, config, "resumed", stop_after=3, resume_with=change)
+    expected = oracle.expected(training)
+    expected.check_metrics(resumed, training)
+    expected.check_weights(weights)
