@@ -28,7 +28,7 @@
 namespace oom {
 inline namespace abi_1 {
 
-class SettingsSchema;
+struct SettingsSchema;
 
 /// What a plugin is for. Values are part of the binary interface: only appended.
 enum class Kind : uint32_t { kModelAdapter = 0, kExpertStrategy = 1, kActivationStrategy = 2, kSelector = 3 };

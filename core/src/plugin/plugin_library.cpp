@@ -59,8 +59,6 @@ const OomPluginDescriptor* load_and_enter(std::string_view name, const fs::path&
     boost::dll::shared_library library(path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
     libraries.mapped.push_back(library);
     entry = &library.get<EntryFunction>(kEntryName);
-  } catch (const Error&) {
-    throw;
   } catch (const std::exception& error) {
     throw FileError(cat("plugin '", name, "' (", path.string(), ") cannot be loaded: ", error.what(),
                         ". Missing symbols or libraries mean that it was built against another engine: rebuild it."));
@@ -148,7 +146,7 @@ PluginLibrary& PluginLibrary::open(std::string_view name, const fs::path& path) 
   if (libraries.mapped.empty()) touch_cuda_runtime();
   const OomPluginDescriptor* descriptor = load_and_enter(name, path, libraries);
   check_descriptor(name, path, descriptor);
-  libraries.checked.push_back(std::unique_ptr<PluginLibrary>(new PluginLibrary(path, std::move(facts), *descriptor)));
+  libraries.checked.push_back(std::make_unique<PluginLibrary>(path, std::move(facts), *descriptor));
   return *libraries.checked.back();
 }
 

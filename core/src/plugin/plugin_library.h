@@ -42,11 +42,12 @@ class PluginLibrary {
   /// Makes an instance. `services` must outlive it. Throws what the plugin reported, with its exit code; Error when it reported nothing.
   PluginInstance create(const HostServices& services) const;
 
+  /// A plugin that is part of the program (the static flavour, in tests): `descriptor` has been checked.
+  PluginLibrary(std::filesystem::path path, PluginFacts facts, const OomPluginDescriptor& descriptor);
   PluginLibrary(const PluginLibrary&) = delete;
   PluginLibrary& operator=(const PluginLibrary&) = delete;
 
  private:
-  PluginLibrary(std::filesystem::path path, PluginFacts facts, const OomPluginDescriptor& descriptor);
   const std::filesystem::path path_;
   const PluginFacts facts_;
   const OomPluginDescriptor& descriptor_;

@@ -50,6 +50,12 @@ TEST(BadPlugin, OfTheWrongKindIsTheConfigsMistake) {
   EXPECT_THAT([&] { registry.load("wrong_kind", Kind::kActivationStrategy); }, ThrowsMessage<FileError>(HasSubstr("not an activation strategy")));
 }
 
+TEST(BadPlugin, ThatNeedsWhatThisEngineLacksIsToldByTheLoadersWords) {
+  EXPECT_THAT([] { open("missing_symbol"); },
+              ThrowsMessage<FileError>(AllOf(HasSubstr("plugin 'missing_symbol' (" + file("missing_symbol").string() + ") cannot be loaded: "),
+                                             HasSubstr("oom_function_of_another_engine"), HasSubstr("rebuild it"))));
+}
+
 TEST(BadPlugin, WithAnotherNameThanItsFileIsRefused) {
   EXPECT_THAT([] { open("misnamed"); }, ThrowsMessage<FileError>(HasSubstr("calls itself 'right_name'; name and file name must agree")));
 }
