@@ -11,6 +11,7 @@
 #endif
 
 #include "oom/log.h"
+#include "oom/settings.h"
 #include "plugin/build_stamp.h"
 
 namespace oom::plugin {
@@ -153,7 +154,13 @@ PluginLibrary& PluginLibrary::open(std::string_view name, const fs::path& path) 
 const SettingsSchema* PluginLibrary::settings_schema() const {
   const auto failure = cleared_failure();
   const SettingsSchema* schema = descriptor_.settings_schema(failure.get());
-  if (schema == nullptr && failure->exit_code != 0) raise_failure(*this, "settings_schema", *failure);
+  if (failure->exit_code != 0) raise_failure(*this, "settings_schema", *failure);
+  if (schema == nullptr) return nullptr;
+  if (schema->table != name()) {
+    throw FileError(cat("plugin '", name(), "' (", path_.string(), ") describes settings for the table [", schema->table,
+                        "]; a plugin's table has the plugin's name. Correct its settings_schema()."));
+  }
+  check_schema(*schema);
   return schema;
 }
 

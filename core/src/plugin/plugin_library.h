@@ -37,7 +37,8 @@ class PluginLibrary {
   const PluginFacts& facts() const { return facts_; }
   const OomPluginDescriptor& descriptor() const { return descriptor_; }
 
-  /// Returns the schema of the plugin's table, null when it has none. Throws what the plugin reported, with its exit code.
+  /// Returns the schema of the plugin's table, null when it has none. Throws what the plugin reported, with its exit code; FileError when the
+  /// table has another name than the plugin; Error when the schema contradicts itself.
   const SettingsSchema* settings_schema() const;
   /// Makes an instance. `services` must outlive it. Throws what the plugin reported, with its exit code; Error when it reported nothing.
   PluginInstance create(const HostServices& services) const;

@@ -38,7 +38,7 @@ PluginRegistry::PluginRegistry(std::vector<fs::path> folders) : folders_(std::mo
       log_warn("plugin: '", file.name, "' is there twice: using ", file.path.string(), ", ignoring ", shadowed.string());
     }
     std::string name = file.name;
-    entries_.emplace(std::move(name), Entry{std::move(file), nullptr, {}, 0});
+    entries_.emplace(std::move(name), Entry{std::move(file)});
   }
 }
 
@@ -46,8 +46,10 @@ void PluginRegistry::judge(Entry& entry) {
   if (entry.library != nullptr || !entry.why_unusable.empty()) return;
   try {
     entry.static_constructors = inspect_plugin_file(entry.file.path).static_constructors;
-    entry.library = &PluginLibrary::open(entry.file.name, entry.file.path);
-  } catch (const FileError& error) {
+    PluginLibrary& library = PluginLibrary::open(entry.file.name, entry.file.path);
+    entry.schema = library.settings_schema();
+    entry.library = &library;
+  } catch (const Error& error) {
     entry.why_unusable = error.what();
   }
 }
@@ -96,8 +98,7 @@ std::vector<PluginSettings> PluginRegistry::settings_schemas() {
   judge_all();
   std::vector<PluginSettings> schemas;
   for (const auto& [name, entry] : entries_) {
-    if (entry.library == nullptr) continue;
-    if (const SettingsSchema* schema = entry.library->settings_schema()) schemas.push_back({name, entry.library->kind(), schema});
+    if (entry.schema != nullptr) schemas.push_back({name, entry.library->kind(), entry.schema});
   }
   return schemas;
 }

@@ -56,6 +56,7 @@ class PluginRegistry {
   struct Entry {
     PluginFile file;
     PluginLibrary* library = nullptr;
+    const SettingsSchema* schema = nullptr;
     std::string why_unusable;
     uint32_t static_constructors = 0;
   };

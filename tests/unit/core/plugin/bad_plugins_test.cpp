@@ -60,6 +60,26 @@ TEST(BadPlugin, WithAnotherNameThanItsFileIsRefused) {
   EXPECT_THAT([] { open("misnamed"); }, ThrowsMessage<FileError>(HasSubstr("calls itself 'right_name'; name and file name must agree")));
 }
 
+TEST(BadPlugin, WithBadSettingsIsRefused) {
+  EXPECT_THAT([] { open("wrong_table").settings_schema(); },
+              ThrowsMessage<FileError>(HasSubstr("describes settings for the table [train]; a plugin's table has the plugin's name")));
+  EXPECT_THAT([] { open("throwing_schema").settings_schema(); },
+              ThrowsMessage<Error>("plugin 'throwing_schema', settings_schema: the schema is not finished"));
+}
+
+/// One wrong plugin in a folder must not keep a config from being read: its table is left out, and the report says why.
+TEST(BadPlugin, WithBadSettingsDoesNotSpoilTheOthers) {
+  PluginRegistry registry({fs::path(OOM_BAD_PLUGINS), fs::path(OOM_TEST_PLUGINS)});
+  const std::vector<PluginSettings> settings = registry.settings_schemas();
+  ASSERT_EQ(settings.size(), 1u);
+  EXPECT_EQ(settings[0].plugin, "tiny");
+  for (const PluginReport& report : registry.report()) {
+    if (report.name != "wrong_table") continue;
+    EXPECT_THAT(report.why_unusable, HasSubstr("the table [train]"));
+  }
+  EXPECT_THAT([&] { registry.load("wrong_table", Kind::kExpertStrategy); }, ThrowsMessage<FileError>(HasSubstr("the table [train]")));
+}
+
 TEST(BadPlugin, ThatMakesNothingIsADefect) {
   const HostServices services = engine_services();
   EXPECT_THAT([&] { open("null_create").create(services); },

@@ -8,6 +8,7 @@
 #include <regex>
 #include <set>
 
+#include "oom/settings.h"
 #include "plugin/plugin_registry.h"
 #include "probe.h"
 
@@ -28,7 +29,21 @@ TEST(PluginLibrary, DescribesItself) {
   EXPECT_EQ(library.summary(), "Doubles what it is asked");
   EXPECT_EQ(library.kind(), Kind::kExpertStrategy);
   EXPECT_EQ(library.facts().static_constructors, 0u);
-  EXPECT_EQ(library.settings_schema(), nullptr);
+}
+
+TEST(PluginLibrary, GivesTheSchemaOfItsTableAndTakesTheTable) {
+  const PluginLibrary& library = PluginLibrary::open("tiny", kTiny);
+  const SettingsSchema* schema = library.settings_schema();
+  ASSERT_NE(schema, nullptr);
+  const SettingsTable table = parse_settings(*schema, "factor = 5");
+  HostServices services = engine_services();
+  services.settings = &table;
+  const PluginInstance instance = library.create(services);
+  EXPECT_EQ(as_interface<Probe>(*instance, "tiny").answer(2), 10);
+}
+
+TEST(PluginLibrary, WithoutATableHasNoSchema) {
+  EXPECT_EQ(PluginLibrary::open("tiny_selector", fs::path(OOM_TEST_PLUGINS) / "liboom_tiny_selector.so").settings_schema(), nullptr);
 }
 
 TEST(PluginLibrary, IsOpenedOnce) { EXPECT_EQ(&PluginLibrary::open("tiny", kTiny), &PluginLibrary::open("tiny", kTiny)); }

@@ -34,6 +34,15 @@ TEST_F(Registry, ListsPluginsByKind) {
   EXPECT_THAT(registry.available(Kind::kModelAdapter), IsEmpty());
 }
 
+TEST_F(Registry, GathersTheTablesOfAllPlugins) {
+  PluginRegistry registry({kPlugins});
+  const std::vector<PluginSettings> settings = registry.settings_schemas();
+  ASSERT_EQ(settings.size(), 1u);
+  EXPECT_EQ(settings[0].plugin, "tiny");
+  EXPECT_EQ(settings[0].kind, Kind::kExpertStrategy);
+  EXPECT_NE(settings[0].schema, nullptr);
+}
+
 TEST_F(Registry, LoadsByNameAndKind) {
   PluginRegistry registry({root_, kPlugins});
   EXPECT_EQ(registry.load("tiny", Kind::kExpertStrategy).path(), kPlugins / "liboom_tiny.so");
