@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "oom/program.h"
+#include "oom/simulator.h"
 
 namespace oom::program {
 
@@ -29,11 +30,7 @@ struct ExecutorOptions {
   std::function<void()> on_failure;
 };
 
-/// Seconds on the process's steady clock (program::now_seconds()).
-struct StageTime {
-  double start = 0;
-  double end = 0;
-};
+/// Seconds on the process's steady clock, which the executors' stage times are on.
 double now_seconds();
 
 class Executor {

@@ -1,0 +1,60 @@
+/// What a machine gives: rates of its shared resources, and what kinds of stages cost there when that has been measured.
+///
+/// A stage alone takes fixed + max(compute, amount / rate of each resource that it draws from). Stages active at once share:
+///   h2d, d2h of a rank          one direction of its PCIe link
+///   pcie of a rank              both directions together
+///   host_io of a node           all copies between its memory and devices together
+///   host_dram of a node         those copies and the pools' traffic
+///   update of a node            arithmetic of the CPU AdamW
+///   peer of a rank              what it sends to other GPUs
+/// by weighted max-min fairness: a pool draws `pool_weight` times what one copy draws when host DRAM is short.
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+
+#include "oom/stage.h"
+
+namespace oom {
+inline namespace abi_1 {
+
+/// A fit for one kind of stage: seconds = fixed + per_token tokens + per_token_context tokens sequence_length + per_byte bytes
+/// + per_parameter parameters, with the features in Cost. Takes the place of FLOPs, HBM bytes and fixed seconds of that kind;
+/// what the kind draws from shared resources stays.
+struct KindCost {
+  double fixed = 0;
+  double per_token = 0;
+  double per_token_context = 0;
+  double per_byte = 0;
+  double per_parameter = 0;
+};
+
+/// Rates in units a second. The defaults are those of two H200 beside one NUMA node, as measured.
+struct CostTable {
+  double gemm_flops = 650e12;
+  double attention_flops = 420e12;
+  double other_flops = 30e12;
+  double hbm_bytes = 3.4e12;  // read + written
+  double h2d_bytes = 55e9;
+  double d2h_bytes = 55e9;
+  double pcie_bytes = 100e9;
+  double host_io_bytes = 138e9;
+  double host_dram_bytes = 176e9;
+  double pool_weight = 2.3;
+  double update_parameters = 5.05e9;
+  double peer_bytes = 270e9;
+  std::map<std::string, KindCost> kinds;  // by name of kind
+};
+
+/// What one stage needs: seconds that nothing shares, seconds of its GPU's multiprocessors, and amounts of the shared resources.
+struct Demand {
+  double fixed_seconds = 0;
+  double compute_seconds = 0;
+};
+OOM_API Demand demand_of(const Program& program, const Stage& stage, const CostTable& table);
+/// Returns the seconds of a stage that runs alone.
+OOM_API double solo_seconds(const Program& program, const Stage& stage, const CostTable& table);
+
+}  // namespace abi_1
+}  // namespace oom

@@ -1,0 +1,30 @@
+#include "oom/cost_table.h"
+
+#include <algorithm>
+
+#include "program/resources.h"
+
+namespace oom {
+inline namespace abi_1 {
+
+Demand demand_of(const Program& program, const Stage& stage, const CostTable& table) {
+  const Cost& cost = stage.cost;
+  if (const auto fit = table.kinds.find(program.kinds[stage.kind]); fit != table.kinds.end()) {
+    const KindCost& kind = fit->second;
+    return {kind.fixed, kind.per_token * cost.tokens + kind.per_token_context * cost.tokens * cost.sequence_length +
+                            kind.per_byte * cost.bytes + kind.per_parameter * cost.parameters};
+  }
+  const double arithmetic = cost.gemm_flops / table.gemm_flops + cost.attention_flops / table.attention_flops + cost.other_flops / table.other_flops;
+  return {cost.fixed_seconds, std::max(arithmetic, cost.hbm_bytes / table.hbm_bytes)};
+}
+
+double solo_seconds(const Program& program, const Stage& stage, const CostTable& table) {
+  const Demand demand = demand_of(program, stage, table);
+  const program::Resources resources(program, table);
+  double flowing = demand.compute_seconds;
+  for (const program::Draw& draw : resources.draws_of(stage)) flowing = std::max(flowing, draw.amount / resources.capacities()[draw.resource]);
+  return demand.fixed_seconds + flowing;
+}
+
+}  // namespace abi_1
+}  // namespace oom
