@@ -7,7 +7,7 @@
 #include "data/megatron_tokens.h"
 #include "data/megatron_writer.h"
 #include "oom/error.h"
-#include "scratch_folder.h"
+#include "../scratch_folder.h"
 
 namespace oom::data {
 namespace {

@@ -32,8 +32,10 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
+/// Writes a new file in place of an old one. (Cutting the old one and writing it again makes ext4 wait for the disk every time.)
 inline void write_file(const std::filesystem::path& path, std::string_view content) {
   std::filesystem::create_directories(path.parent_path());
+  std::filesystem::remove(path);
   std::ofstream out(path, std::ios::binary | std::ios::trunc);
   out.write(content.data(), static_cast<std::streamsize>(content.size()));
   if (!out.flush()) throw std::runtime_error("cannot write " + path.string());
