@@ -87,6 +87,10 @@ TEST(PluginLibrary, NoLibraryIsMappedTwice) {
   EXPECT_TRUE(paths_by_name.contains("liboom_tiny"));
   EXPECT_TRUE(paths_by_name.contains("liboom_core"));
   EXPECT_TRUE(paths_by_name.contains("libtorch_cpu"));
+#if OOM_WITH_CUDA
+  EXPECT_TRUE(paths_by_name.contains("libtorch_cuda")) << "the linker dropped it: no CUDA operator can be reached";
+  EXPECT_TRUE(paths_by_name.contains("libnccl"));
+#endif
   for (const auto& [name, paths] : paths_by_name) EXPECT_EQ(paths.size(), 1u) << ::testing::PrintToString(paths);
 }
 
