@@ -70,6 +70,14 @@ inline void expect_near(const at::Tensor& actual, const at::Tensor& reference, d
   EXPECT_LE(distance(actual, reference), tolerance) << what;
 }
 
+/// The same for results behind several roundings, where the worst element says little: the norm of the difference over the reference's norm. One
+/// rounding to BF16 makes about 0.0017.
+inline void expect_near_overall(const at::Tensor& actual, const at::Tensor& reference, double tolerance, const std::string& what) {
+  ASSERT_EQ(actual.sizes(), reference.sizes()) << what;
+  const double norm = fp64(reference).norm().item<double>(), difference = (fp64(actual) - fp64(reference)).norm().item<double>();
+  EXPECT_LE(norm == 0 ? difference : difference / norm, tolerance) << what;
+}
+
 inline void expect_identical(const at::Tensor& left, const at::Tensor& right, const std::string& what) {
   EXPECT_TRUE(left.equal(right)) << what << ": largest difference " << distance(left, right);
 }
