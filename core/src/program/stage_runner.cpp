@@ -27,34 +27,39 @@ int64_t StageRunner::open_step(int64_t step) {
 }
 
 void StageRunner::run(StageId id, int64_t index, void* stream) {
-  const Stage& stage = program.stages[id];
-  const int64_t step = steps_[index % 2].load();
-  StageContext context{&stage, step, stage.rank, stream, &progress.stop_flag()};
-  const auto where = [&] { return cat("step ", step, ", ", stage_name(program, id), ": "); };
-  try {
+  guard(id, index, [&] {
+    const Stage& stage = program.stages[id];
+    StageContext context{&stage, steps_[index % 2].load(), stage.rank, stream, &progress.stop_flag()};
     if (options.before_stage) options.before_stage(context);
     if (progress.stopped()) throw Stopped{};
     if (!actions[id]) return;
     if (options.scope) options.scope(context, actions[id]);
     else actions[id](context);
+  });
+}
+
+void StageRunner::guard(StageId id, int64_t index, const std::function<void()>& body) {
+  const auto where = [&] { return cat("step ", steps_[index % 2].load(), ", ", stage_name(program, id), ": "); };
+  try {
+    body();
+    return;
   } catch (const Stopped&) {
     throw;
   } catch (const Error& error) {
     progress.fail(where() + error.what(), error.exit_code());
-    throw Stopped{};
   } catch (const std::exception& error) {
     progress.fail(where() + error.what(), ExitCode::kDevice);
-    throw Stopped{};
   } catch (...) {
     progress.fail(where() + "threw something that is no std::exception", ExitCode::kBug);
-    throw Stopped{};
   }
+  throw Stopped{};
 }
 
-void StageRunner::thread_body(LaneId lane, const std::function<void()>& body) {
+void StageRunner::thread_body(LaneId lane, const std::function<void()>& body, const std::function<void()>& prepare) {
   const std::string name = cat(is_pool_lane(lane.lane) ? "n" : "r", lane.index, ".", lane_name(lane.lane)).substr(0, 15);
   pthread_setname_np(pthread_self(), name.c_str());
   try {
+    if (prepare) prepare();
     if (options.thread_started) options.thread_started(lane);
     body();
   } catch (const Stopped&) {

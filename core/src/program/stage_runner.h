@@ -33,8 +33,11 @@ class StageRunner {
 
   /// Runs the stage's action in this thread. When it throws, fails the run and throws Stopped.
   void run(StageId stage, int64_t index, void* stream);
-  /// Calls `body` as the whole life of a thread: thread_started first, Stopped swallowed, anything else fails the run.
-  void thread_body(LaneId lane, const std::function<void()>& body);
+  /// Calls `body`; what it throws becomes the run's failure, told as the stage's, and Stopped is thrown.
+  void guard(StageId stage, int64_t index, const std::function<void()>& body);
+  /// Calls `body` as the whole life of a thread: `prepare` and the option thread_started first, Stopped swallowed, anything else
+  /// fails the run.
+  void thread_body(LaneId lane, const std::function<void()>& body, const std::function<void()>& prepare = nullptr);
 
   /// Begins to watch; `refresh` is called before each look, to bring progress up to date. Does nothing when the option is 0.
   void start_watchdog(std::function<void()> refresh);

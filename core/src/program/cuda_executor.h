@@ -1,0 +1,24 @@
+/// The executor of CUDA devices. One thread a rank launches the stages of the rank's five stream lanes in emission order and runs its
+/// issue stages itself; pools have a leader thread each. Nothing here synchronises a device: host waits poll events, so that they
+/// end when the run fails.
+///
+/// Order. A stage records an event when it has been enqueued, and only then says so; a consumer in another thread waits for that word
+/// before it waits on the event, because waiting on an event that is not recorded is no wait at all. Each stage has two events, by
+/// parity of the step, so that a consumer of the step before never meets the record of this one.
+#pragma once
+
+#include "program/executor.h"
+
+namespace oom::program {
+
+struct CudaExecutorOptions {
+  /// Ordinal of each rank's device.
+  std::vector<int> devices;
+  /// Returns the cudaStream_t of a stream lane; it outlives the executor. Left out: the executor makes its own.
+  std::function<void*(LaneId)> stream;
+};
+
+/// Throws DeviceError when a CUDA call fails.
+std::unique_ptr<Executor> make_cuda_executor(BuiltProgram built, ExecutorOptions options, CudaExecutorOptions cuda);
+
+}  // namespace oom::program
