@@ -1,10 +1,10 @@
 // Attention on the CPU device in FP32 arithmetic: for each document and key/value head, blocks of query rows against every key they see.
 // A block's scores fit in memory whole, so the softmax needs no running rescale.
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/amax.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -42,15 +42,24 @@ at::Tensor key_rows(const at::Tensor& x, int64_t sequence, int64_t first, int64_
   return x.select(0, sequence).narrow(0, first, rows).select(1, head).to(at::kFloat).contiguous();
 }
 
-/// Scaled scores [rows * group, keys]; -inf where a query must not look.
-at::Tensor masked_scores(const at::Tensor& queries, const at::Tensor& keys, const Block& block, int64_t group, const AttentionOptions& options) {
-  at::Tensor scores = at::mm(queries, keys.t()).mul_(options.scale);
-  if (!options.causal) return scores;
+/// Hides from a block's scores [rows, group, keys] the keys of columns [first, first + count) that its queries must not see.
+void hide(const at::Tensor& scores, const Block& block, int64_t first, int64_t count, int64_t window_tokens) {
   const at::Tensor query = at::arange(block.begin, block.begin + block.rows, at::kLong).unsqueeze(1);
-  const at::Tensor key = at::arange(block.first_key, block.first_key + block.keys, at::kLong).unsqueeze(0);
+  const at::Tensor key = at::arange(block.first_key + first, block.first_key + first + count, at::kLong).unsqueeze(0);
   at::Tensor hidden = key > query;
-  if (options.window_tokens > 0) hidden = hidden.logical_or(key <= query - options.window_tokens);
-  scores.view({block.rows, group, block.keys}).masked_fill_(hidden.unsqueeze(1), -std::numeric_limits<float>::infinity());
+  if (window_tokens > 0) hidden = hidden.logical_or(key <= query - window_tokens);
+  scores.narrow(2, first, count).masked_fill_(hidden.unsqueeze(1), -std::numeric_limits<float>::infinity());
+}
+
+/// Scaled scores [rows * group, keys]; -inf where a query must not look, which happens in the last `rows` columns (later tokens) and, with a window,
+/// in the first `rows` ones (tokens that have left it).
+at::Tensor masked_scores(const at::Tensor& queries, const at::Tensor& keys, const Block& block, int64_t group, const AttentionOptions& options) {
+  const at::Tensor scores = at::mm(queries, keys.t()).mul_(options.scale);
+  if (!options.causal) return scores;
+  const at::Tensor by_query = scores.view({block.rows, group, block.keys});
+  const int64_t edge = std::min(block.rows, block.keys);
+  hide(by_query, block, block.keys - edge, edge, options.window_tokens);
+  if (options.window_tokens > 0) hide(by_query, block, 0, edge, options.window_tokens);
   return scores;
 }
 
@@ -74,9 +83,11 @@ AttentionForward attention_forward_blocked(const AttentionOperands& operands) {
       const Block block = block_at(begin, count, group, operands.options);
       const at::Tensor queries = query_rows(operands.q, sequence, first + begin, block.rows, head, group);
       at::Tensor probability = masked_scores(queries, keys.narrow(0, block.first_key, block.keys), block, group, operands.options);
-      const at::Tensor block_lse = at::logsumexp(probability, {1}, /*keepdim=*/true);
-      probability.sub_(block_lse).exp_();
-      const at::Tensor block_out = at::mm(probability, values.narrow(0, block.first_key, block.keys));
+      const at::Tensor largest = at::amax(probability, {1}, /*keepdim=*/true);
+      probability.sub_(largest).exp_();  // not yet divided by their sum
+      const at::Tensor sum = probability.sum(1, /*keepdim=*/true);
+      const at::Tensor block_out = at::mm(probability, values.narrow(0, block.first_key, block.keys)).div_(sum);
+      const at::Tensor block_lse = sum.log().add_(largest);
       out.select(0, sequence).narrow(0, first + begin, block.rows).narrow(1, head * group, group).copy_(block_out.view({block.rows, group, dim}));
       lse.select(0, sequence).narrow(0, head * group, group).narrow(1, first + begin, block.rows).copy_(block_lse.view({block.rows, group}).t());
       begin += block.rows;

@@ -106,7 +106,11 @@ TEST_P(AttentionTest, Windows) {
 TEST_P(AttentionTest, AWindowOfOneTokenCopiesValues) {
   const Case c{.batch = 1, .tokens = 40, .query_heads = 2, .kv_heads = 2, .dim = 32, .window = 1};
   const Operands o = operands_of(c);
-  expect_identical(attention_forward(o.q, o.k, o.v, o.options).out, o.v, "out");
+  const at::Tensor out = attention_forward(o.q, o.k, o.v, o.options).out;
+  if (bf16() || GetParam().device == c10::DeviceType::CPU)
+    expect_identical(out, o.v, "out");
+  else
+    expect_near(out, fp64(o.v), 1e-6, "out");  // CUDA multiplies FP32 as three TF32 products, which hold 22 bits
 }
 
 TEST_P(AttentionTest, PackedDocuments) {
