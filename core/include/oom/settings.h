@@ -34,7 +34,7 @@ using SettingForms = uint32_t;
 inline constexpr SettingForms kBoolForm = 1u << 0;
 inline constexpr SettingForms kIntegerForm = 1u << 1;
 inline constexpr SettingForms kNumberForm = 1u << 2;       ///< finite; integers are taken too
-inline constexpr SettingForms kTextForm = 1u << 3;         ///< not empty, without NUL
+inline constexpr SettingForms kTextForm = 1u << 3;         ///< not empty, UTF-8 without NUL
 inline constexpr SettingForms kBytesForm = 1u << 4;        ///< "64MiB", or an integer of bytes; read as int64_t
 inline constexpr SettingForms kIntegerListForm = 1u << 5;  ///< layer indices, steps
 inline constexpr SettingForms kNumberListForm = 1u << 6;
@@ -48,9 +48,9 @@ struct SettingRange {
   bool minimum_excluded = false;
   bool maximum_excluded = false;
 };
-constexpr SettingRange at_least(double minimum) { return {.minimum = minimum}; }
-constexpr SettingRange greater_than(double minimum) { return {.minimum = minimum, .minimum_excluded = true}; }
-constexpr SettingRange between(double minimum, double maximum) { return {.minimum = minimum, .maximum = maximum}; }
+constexpr SettingRange at_least(double minimum) { return {minimum, std::nullopt, false, false}; }
+constexpr SettingRange greater_than(double minimum) { return {minimum, std::nullopt, true, false}; }
+constexpr SettingRange between(double minimum, double maximum) { return {minimum, maximum, false, false}; }
 
 /// One key of a table.
 struct Setting {

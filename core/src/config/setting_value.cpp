@@ -50,8 +50,27 @@ std::optional<int64_t> read_bytes(const TomlValue& value) {
   return std::nullopt;
 }
 
+/// Well-formed UTF-8, as TOML asks for: --set brings texts that no TOML reader has seen.
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) { return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u; };
+    const unsigned lead = byte(i);
+    const size_t length = lead < 0x80 ? 1 : lead >= 0xC2 && lead < 0xE0 ? 2 : lead >= 0xE0 && lead < 0xF0 ? 3 : lead >= 0xF0 && lead < 0xF5 ? 4 : 0;
+    if (length == 0) return false;
+    for (size_t j = 1; j < length; ++j) {
+      if ((byte(i + j) & 0xC0) != 0x80) return false;
+    }
+    const unsigned second = byte(i + 1);
+    const bool overlong = (lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90);
+    const bool outside = (lead == 0xED && second >= 0xA0) || (lead == 0xF4 && second >= 0x90);  // surrogates, above U+10FFFF
+    if (overlong || outside) return false;
+    i += length;
+  }
+  return true;
+}
+
 bool is_plain_text(const TomlValue& value) {
-  return value.is(Kind::kText) && !value.as_text().empty() && value.as_text().find('\0') == std::string::npos;
+  return value.is(Kind::kText) && !value.as_text().empty() && value.as_text().find('\0') == std::string::npos && is_utf8(value.as_text());
 }
 
 /// The value in the first form that fits, whatever its range.

@@ -208,6 +208,17 @@ TEST(Config, OverridesAreTomlOrText) {
   EXPECT_THAT(refusal(kContract, {"train.steps=1\nx=2"}), HasSubstr("--set train.steps: must be an integer"));
 }
 
+// Found by ConfigFuzz: a text that no TOML file can hold made a resolved configuration that could not be read again.
+TEST(Config, OverridesAreUtf8) {
+  for (const char* text : {"\xff", "a\x80", "\xc3", "\xc0\xaf", "\xe0\x80\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xe2\x82"}) {
+    EXPECT_THAT(refusal(kContract, {cat("output.dir=", text)}), HasSubstr("--set output.dir: must be a path"));
+  }
+  for (const char* text : {"\u00e9", "\u20ac", "\uffff", "\U0001f600", "\U0010ffff"}) {
+    const Config config = parse(kContract, {cat("output.dir=", text)});
+    EXPECT_TRUE(parse(resolved_toml(config)) == config) << text;
+  }
+}
+
 TEST(Config, VariesByFurtherOverrides) {
   const Config config = parse(kContract);
   const std::vector<std::string> shorter{"train.steps=40", "engine.experts=local"};

@@ -61,12 +61,14 @@ TEST(Rules, TextHasNoDocuments) {
 }
 
 TEST(Rules, HeadroomLeavesABudget) {
-  EXPECT_EQ(refusal({"budget.gpu=1GiB"}), "a.toml:1:1: budget.headroom: must be less than budget.gpu = 1.00 GiB; got 1.00 GiB");
+  EXPECT_EQ(refusal({"budget.gpu=1GiB", "budget.headroom=1024MiB"}), "--set budget.headroom: must be less than budget.gpu = 1.00 GiB; got 1.00 GiB");
   EXPECT_EQ(refusal({"budget.gpu=1GiB", "budget.headroom=512MiB"}), "(nothing)");
+  EXPECT_EQ(refusal({"budget.gpu=64KiB", "budget.headroom=0B"}), "(nothing)");
+  EXPECT_EQ(refusal({"budget.gpu=1GiB"}), "(nothing)");  // does not fit, which is not the user's slip: admission says so
 }
 
 TEST(Rules, AllBrokenRulesAreReported) {
-  const std::string text = refusal({"engine.ranks=3", "train.schedule=wsd", "budget.gpu=1MiB"});
+  const std::string text = refusal({"engine.ranks=3", "train.schedule=wsd", "train.min_learning_rate=1"});
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
 }
 

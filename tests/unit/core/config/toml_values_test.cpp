@@ -67,6 +67,14 @@ TEST(TomlReader, RefusesHeadersThatBeginWithNoKey) {
   }
 }
 
+// toml++ 3.3 calls these characters unreachable, found by ConfigFuzz under the undefined-behaviour sanitizer.
+TEST(TomlReader, RefusesOtherThanAsciiOutsideQuotes) {
+  for (const char* line : {"\u00e9 = 1", "a = \u00e9", "a = 1 \u0400", "a\u00a1 = 1", "a = \"\"\"x\"\"\" \u00e9", "[\u2d00]", "a = \uf900", "a = \ufb01"}) {
+    EXPECT_THAT(refusal_of(std::string("x = 1\n") + line + "\n"), StartsWith("a.toml:2:")) << line;
+  }
+  EXPECT_EQ(parse_toml("\"\u00e9\" = '\u0416'  # \u00e9\n", "a.toml").get_text("\u00e9"), "\u0416");
+}
+
 TEST(TomlReader, BoundsNesting) {
   const auto repeated = [](const std::string& part, size_t times) {
     std::string text;
