@@ -27,6 +27,7 @@ struct ExecutorOptions {
   /// Called before every stage, when it may start: delays in tests.
   std::function<void(const StageContext&)> before_stage;
   /// Called once when the run fails, by whichever thread noticed: aborts barriers and communicators in which others wait.
+  /// May still run when run_step() throws; has returned when the executor is destroyed.
   std::function<void()> on_failure;
 };
 
