@@ -25,7 +25,7 @@ struct NormBackward {
 };
 
 /// Sets of rows whose weight gradients are summed apart: depends on the shape alone, never on the device, so that sums do not either.
-inline int64_t norm_partial_count(int64_t rows) { return rows < 16 ? 1 : rows < 256 * 16 ? rows / 16 : 256; }
+inline int64_t norm_partial_count(int64_t rows) { return rows < 16 ? 1 : rows < 512 * 16 ? rows / 16 : 512; }
 
 void rms_norm_forward_cuda(const NormForward& arguments, Stream stream);
 void rms_norm_backward_cuda(const NormBackward& arguments, Stream stream);

@@ -10,7 +10,7 @@
 
 namespace oom::ops {
 
-#if OOM_WITH_CUDA && 0  // until the kernels land
+#if OOM_WITH_CUDA
 constexpr bool kWithCuda = true;
 #else
 constexpr bool kWithCuda = false;
