@@ -100,7 +100,7 @@ std::string group_digits(int64_t value) {
   const size_t first = digits[0] == '-' ? 1 : 0;
   for (size_t at = digits.size(); at > first + 3;) {
     at -= 3;
-    digits.insert(at, ",");
+    digits.insert(at, 1, ',');
   }
   return digits;
 }
