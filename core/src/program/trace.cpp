@@ -1,0 +1,135 @@
+#include "program/trace.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+namespace oom::program {
+namespace {
+
+using nlohmann::json;
+
+bool recorded(const StageTime& time) { return time.end > 0; }
+
+class Trace {
+ public:
+  explicit Trace(const Program& program) : program_(program) {}
+
+  void add_processes(bool predicted) {
+    for (const Stage& stage : program_.stages) {
+      const int process = process_of(stage.lane, predicted), thread = static_cast<int>(stage.lane.lane);
+      if (!named_.insert({{process, thread}, true}).second) continue;
+      const std::string place = cat(is_pool_lane(stage.lane.lane) ? "node " : "rank ", stage.lane.index);
+      metadata("process_name", process, 0, {{"name", cat(predicted ? "predicted " : "measured ", place)}});
+      metadata("process_sort_index", process, 0, {{"sort_index", process}});
+      metadata("thread_name", process, thread, {{"name", lane_name(stage.lane.lane)}});
+      metadata("thread_sort_index", process, thread, {{"sort_index", thread}});
+    }
+  }
+
+  void add_stage(StageId id, StageTime time, bool predicted, json arguments) {
+    const Stage& stage = program_.stages[id];
+    arguments["stage"] = id;
+    if (stage.layer != kNone) arguments["layer"] = stage.layer;
+    if (stage.part != kNone) arguments["part"] = stage.part;
+    std::string name = program_.kinds[stage.kind];
+    if (stage.layer != kNone) name += cat(" ", stage.layer);
+    events_.push_back({{"ph", "X"}, {"name", name}, {"cat", program_.kinds[stage.kind]}, {"pid", process_of(stage.lane, predicted)},
+                       {"tid", static_cast<int>(stage.lane.lane)}, {"ts", time.start * 1e6}, {"dur", time.seconds() * 1e6}, {"args", std::move(arguments)}});
+  }
+
+  std::string text() { return json{{"displayTimeUnit", "ms"}, {"traceEvents", std::move(events_)}}.dump(); }
+
+ private:
+  // Measured and predicted processes of a place stand side by side; nodes come after ranks.
+  int process_of(LaneId lane, bool predicted) const {
+    const int place = is_pool_lane(lane.lane) ? program_.ranks + lane.index : lane.index;
+    return 2 * place + (predicted ? 2 : 1);
+  }
+  void metadata(const char* what, int process, int thread, json arguments) {
+    events_.push_back({{"ph", "M"}, {"name", what}, {"pid", process}, {"tid", thread}, {"args", std::move(arguments)}});
+  }
+
+  const Program& program_;
+  json events_ = json::array();
+  std::map<std::pair<int, int>, bool> named_;
+};
+
+// The first start on a compute lane, or on any lane where nothing computes.
+double first_start(const Program& program, const std::vector<StageTime>& stages, bool predicted, bool any_lane) {
+  double first = std::numeric_limits<double>::infinity();
+  for (size_t id = 0; id < stages.size(); ++id) {
+    if (!predicted && !recorded(stages[id])) continue;
+    if (any_lane || program.stages[id].lane.lane == Lane::kCompute) first = std::min(first, stages[id].start);
+  }
+  if (first < std::numeric_limits<double>::infinity()) return first;
+  return any_lane ? 0 : first_start(program, stages, predicted, true);
+}
+
+}  // namespace
+
+std::string chrome_trace(const Program& program, const Simulation* predicted, std::span<const MeasuredStep> measured) {
+  Trace trace(program);
+  double zero = std::numeric_limits<double>::infinity();
+  for (const MeasuredStep& step : measured) zero = std::min(zero, first_start(program, step.stages, false, true));
+  if (measured.empty()) zero = 0;
+  if (!measured.empty()) trace.add_processes(false);
+  for (const MeasuredStep& step : measured) {
+    OOM_CHECK_EQ(step.stages.size(), program.stages.size(), "times of another program");
+    for (size_t id = 0; id < step.stages.size(); ++id) {
+      const StageTime time = step.stages[id];
+      if (!recorded(time)) continue;
+      json arguments{{"step", step.step}};
+      if (predicted != nullptr) arguments["predicted_ms"] = predicted->stages[id].seconds() * 1e3;
+      trace.add_stage(static_cast<StageId>(id), {time.start - zero, time.end - zero}, false, std::move(arguments));
+    }
+  }
+  if (predicted != nullptr) {
+    OOM_CHECK_EQ(predicted->stages.size(), program.stages.size(), "a simulation of another program");
+    trace.add_processes(true);
+    const double begin = measured.empty() ? 0 : first_start(program, measured.back().stages, false, false) - zero;
+    const double shift = begin - first_start(program, predicted->stages, true, false);
+    for (size_t id = 0; id < program.stages.size(); ++id) {
+      const StageTime time = predicted->stages[id];
+      trace.add_stage(static_cast<StageId>(id), {time.start + shift, time.end + shift}, true, json::object());
+    }
+  }
+  return trace.text();
+}
+
+std::vector<KindComparison> compare_kinds(const Program& program, const Simulation& predicted, const MeasuredStep& measured) {
+  OOM_CHECK_EQ(predicted.stages.size(), program.stages.size(), "a simulation of another program");
+  OOM_CHECK_EQ(measured.stages.size(), program.stages.size(), "times of another program");
+  std::map<std::pair<Lane, KindId>, KindComparison> kinds;
+  for (size_t id = 0; id < program.stages.size(); ++id) {
+    const Stage& stage = program.stages[id];
+    KindComparison& kind = kinds[{stage.lane.lane, stage.kind}];
+    kind.lane = stage.lane.lane;
+    kind.kind = stage.kind;
+    ++kind.stages;
+    kind.predicted_seconds += predicted.stages[id].seconds();
+    kind.measured_seconds += measured.stages[id].seconds();
+  }
+  std::vector<KindComparison> result;
+  for (const auto& entry : kinds) result.push_back(entry.second);
+  std::stable_sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a.measured_seconds > b.measured_seconds; });
+  return result;
+}
+
+std::string describe(const Program& program, const Simulation& predicted, const MeasuredStep& measured, double measured_step_seconds) {
+  char line[200];
+  std::snprintf(line, sizeof line, "%-46s %7s %14s %14s\n", "milliseconds", "stages", "predicted", "measured");
+  std::string text = line;
+  std::snprintf(line, sizeof line, "%-46s %7s %14.3f %14.3f\n", "step", "", predicted.step_seconds * 1e3, measured_step_seconds * 1e3);
+  text += line;
+  for (const KindComparison& kind : compare_kinds(program, predicted, measured)) {
+    const std::string name = cat(lane_name(kind.lane), " ", program.kinds[kind.kind]);
+    std::snprintf(line, sizeof line, "%-46s %7d %14.3f %14.3f\n", name.c_str(), kind.stages, kind.predicted_seconds * 1e3, kind.measured_seconds * 1e3);
+    text += line;
+  }
+  return text;
+}
+
+}  // namespace oom::program

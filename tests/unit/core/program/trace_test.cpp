@@ -1,0 +1,97 @@
+#include "program/trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "pipeline_program.h"
+#include "program/executor.h"
+
+namespace oom::program {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+// The pipeline with actions that do nothing, two steps on the CPU device.
+struct Traced {
+  Traced() {
+    BuiltProgram built = pipeline_program({.layers = 2});
+    program = built.program;
+    predicted = simulate(program, {});
+    auto executor = make_cpu_executor(std::move(built));
+    executor->record_times(true);
+    for (int step = 5; step < 7; ++step) {
+      executor->run_step(step);
+      executor->drain();
+      measured.push_back({step, executor->stage_times()});
+    }
+  }
+  Program program;
+  Simulation predicted;
+  std::vector<MeasuredStep> measured;
+};
+
+TEST(Trace, HoldsEveryStageOfEveryMeasuredStepAndOfThePrediction) {
+  const Traced traced;
+  const json trace = json::parse(chrome_trace(traced.program, &traced.predicted, traced.measured));
+  std::map<std::string, int> processes;
+  std::map<int, int> stages_of_process;
+  double first = 1e9;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["name"] == "process_name") processes[event["args"]["name"]] = event["pid"];
+    if (event["ph"] != "X") continue;
+    ++stages_of_process[event["pid"]];
+    EXPECT_GE(event["dur"].get<double>(), 0);
+    if (event["args"].contains("step")) first = std::min(first, event["ts"].get<double>());
+  }
+  std::set<std::string> names;
+  for (const auto& [name, process] : processes) names.insert(name);
+  EXPECT_THAT(names, ::testing::ElementsAre("measured node 0", "measured rank 0", "measured rank 1", "predicted node 0", "predicted rank 0", "predicted rank 1"));
+  int of_rank0 = 0;
+  for (const Stage& stage : traced.program.stages) of_rank0 += stage.lane.index == 0 && !is_pool_lane(stage.lane.lane);
+  EXPECT_EQ(stages_of_process[processes["measured rank 0"]], 2 * of_rank0);
+  EXPECT_EQ(stages_of_process[processes["predicted rank 0"]], of_rank0);
+  EXPECT_EQ(stages_of_process[processes["predicted node 0"]], 4);
+  EXPECT_DOUBLE_EQ(first, 0);
+}
+
+TEST(Trace, LeavesOutWhatWasNotRecorded) {
+  Traced traced;
+  traced.measured.resize(1);
+  traced.measured[0].stages.assign(traced.program.stages.size(), {});
+  traced.measured[0].stages[3] = {10, 11};
+  const json trace = json::parse(chrome_trace(traced.program, nullptr, traced.measured));
+  int stages = 0;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    ++stages;
+    EXPECT_EQ(event["args"]["stage"], 3);
+    EXPECT_EQ(event["ts"], 0);
+    EXPECT_EQ(event["dur"], 1e6);
+  }
+  EXPECT_EQ(stages, 1);
+}
+
+TEST(Trace, ComparesSecondsByKind) {
+  Traced traced;
+  MeasuredStep step{5, std::vector<StageTime>(traced.program.stages.size())};
+  for (size_t id = 0; id < step.stages.size(); ++id) {
+    if (traced.program.kind_of(static_cast<StageId>(id)) == "update") step.stages[id] = {1, 3};
+  }
+  const auto kinds = compare_kinds(traced.program, traced.predicted, step);
+  EXPECT_EQ(traced.program.kinds[kinds[0].kind], "update");
+  EXPECT_EQ(kinds[0].stages, 4);
+  EXPECT_DOUBLE_EQ(kinds[0].measured_seconds, 8);
+  EXPECT_GT(kinds[0].predicted_seconds, 0);
+  const std::string text = describe(traced.program, traced.predicted, step, 2.5);
+  EXPECT_THAT(text, HasSubstr("2500.000"));
+  EXPECT_THAT(text, HasSubstr("update update"));
+  EXPECT_THAT(text, HasSubstr("8000.000"));
+}
+
+}  // namespace
+}  // namespace oom::program
