@@ -50,7 +50,9 @@ class Oracle:
 
     @functools.cache
     def model(self, family="qwen3_moe", routing="", changes=()):
-        return make_model(family, FAMILY_SEEDS[family], ROUTING[routing], **dict(changes))
+        # Lists are given as tuples, to be part of a key.
+        lists = {key: list(value) if isinstance(value, tuple) else value for key, value in changes}
+        return make_model(family, FAMILY_SEEDS[family], ROUTING[routing], **lists)
 
     @functools.cache
     def model_folder(self, family="qwen3_moe", routing="", changes=(), fused=False, shard_size="5GB") -> pathlib.Path:
