@@ -27,6 +27,7 @@ struct NewestCheckpoint {
 };
 
 /// Finds the newest checkpoint of `folder` that is complete and undamaged, reading with `threads` threads. No such folder: none.
+/// kContents reads everything once before anything is loaded. With kStructure a damaged block shows itself, as a FileError, while loading.
 NewestCheckpoint newest_complete(const std::filesystem::path& folder, Verify verify = Verify::kContents, int threads = 4);
 
 /// Removes old checkpoints so that the newest `keep` (at least 1) complete ones stay; returns what was removed. Damaged ones neither count

@@ -1,10 +1,25 @@
 #include "data/utf8.h"
 
+#include <cstring>
+
 namespace oom::data {
+namespace {
+
+bool eight_ascii(const std::byte* bytes) {
+  uint64_t word;
+  std::memcpy(&word, bytes, sizeof word);
+  return (word & 0x8080808080808080) == 0;
+}
+
+}  // namespace
 
 std::optional<int64_t> Utf8Checker::feed(std::span<const std::byte> bytes) {
-  for (const std::byte raw : bytes) {
-    const auto byte = std::to_integer<uint8_t>(raw);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    while (remaining_ == 0 && bytes.size() - i > 8 && eight_ascii(bytes.data() + i)) {
+      i += 8;
+      offset_ += 8;
+    }
+    const auto byte = std::to_integer<uint8_t>(bytes[i]);
     if (remaining_ > 0) {
       if (byte < low_ || byte > high_) return character_begin_;
       low_ = 0x80;

@@ -14,8 +14,12 @@ namespace oom::testing {
 
 class ScratchFolder {
  public:
-  ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "oom_test_XXXXXX").string();
+  /// kMemory is for tests that write thousands of files, where the disk would set the pace.
+  enum Place { kDisk, kMemory };
+  explicit ScratchFolder(Place place = kDisk) {
+    const std::filesystem::path memory = "/dev/shm";
+    const bool in_memory = place == kMemory && ::access(memory.c_str(), W_OK) == 0;
+    std::string name = ((in_memory ? memory : std::filesystem::temp_directory_path()) / "oom_test_XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed: " + name);
     path_ = name;
   }

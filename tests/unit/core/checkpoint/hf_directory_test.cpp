@@ -178,7 +178,7 @@ TEST(HfDirectory, AnInterruptedExportIsNoModelAndIsCleanedUp) {
 }
 
 TEST(HfDirectory, MutatedIndexesAreReadOrRefusedButNeverCrash) {
-  const ScratchFolder folder;
+  const ScratchFolder folder(ScratchFolder::kMemory);
   write_model(folder / "m", 1);
   const auto index = folder / "m/model.safetensors.index.json";
   const std::string text = read_file(index);

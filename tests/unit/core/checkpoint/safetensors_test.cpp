@@ -134,7 +134,7 @@ TEST(Safetensors, RefusesHeadersThatLie) {
 }
 
 TEST(Safetensors, RefusesEveryTruncation) {
-  const ScratchFolder folder;
+  const ScratchFolder folder(ScratchFolder::kMemory);
   const std::string content = file_with("{" + kA + "," + kB + "}", kData);
   for (size_t length = 0; length < content.size(); ++length)
     EXPECT_NE(message_of(folder, content.substr(0, length)), "no error") << length;
@@ -146,7 +146,7 @@ TEST(Safetensors, RefusesEveryTruncation) {
 }
 
 TEST(Safetensors, MutatedFilesAreReadOrRefusedButNeverCrash) {
-  const ScratchFolder folder;
+  const ScratchFolder folder(ScratchFolder::kMemory);
   std::mt19937 random(1);
   int refused = 0;
   for (int round = 0; round < 4000; ++round) {

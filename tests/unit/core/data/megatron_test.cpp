@@ -165,7 +165,7 @@ TEST(Megatron, RefusesIndexesThatLie) {
 }
 
 TEST(Megatron, RefusesEveryTruncationOfEitherFileAndAnythingTooMuch) {
-  const ScratchFolder folder;
+  const ScratchFolder folder(ScratchFolder::kMemory);
   const std::string index = small_index().bytes();
   for (size_t length = 0; length < index.size(); ++length)
     EXPECT_THAT(message_of(folder, index.substr(0, length), kSmallBin), HasSubstr("x.idx: ")) << length;
@@ -180,7 +180,7 @@ TEST(Megatron, RefusesEveryTruncationOfEitherFileAndAnythingTooMuch) {
 }
 
 TEST(Megatron, MutatedFilesAreReadOrRefusedButNeverCrash) {
-  const ScratchFolder folder;
+  const ScratchFolder folder(ScratchFolder::kMemory);
   std::mt19937 random(1);
   int refused = 0;
   for (int round = 0; round < 3000; ++round) {
