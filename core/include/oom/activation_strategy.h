@@ -1,0 +1,24 @@
+/// Conducts a step: the order of layers and slices, what is stored where, what is kept and what is replayed.
+///
+/// Order of calls: configure (while planning), then emit once per program. Nothing is called during steps.
+#pragma once
+
+#include "oom/expert_strategy.h"
+
+namespace oom {
+inline namespace abi_1 {
+
+class OOM_API ActivationStrategy : public Plugin {
+ public:
+  ~ActivationStrategy() override;
+
+  /// Resolves this strategy's settings for a workload into plan.settings. Throws ConfigError naming key, value and choices.
+  virtual void configure(const ModelDescription& model, Plan& plan) const = 0;
+  /// Emits a training step from begin_step to end_step.
+  virtual void emit_training(StepEmitter& emitter) = 0;
+  /// Emits a forward that ends in the loss and changes nothing (`oom eval`).
+  virtual void emit_evaluation(StepEmitter& emitter) = 0;
+};
+
+}  // namespace abi_1
+}  // namespace oom

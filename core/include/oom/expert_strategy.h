@@ -1,0 +1,42 @@
+/// Decides where a layer's routed experts compute, and emits the stages that bring weights to tokens or tokens to weights.
+///
+/// Order of calls: configure (while planning), add_units (once per program, before any stage), then emit_forward and emit_backward as
+/// the ActivationStrategy conducts them. Nothing is called during steps: what was emitted runs. One instance per process, used by the
+/// planning thread alone.
+#pragma once
+
+#include "oom/plugin.h"
+#include "oom/step_emitter.h"
+
+namespace oom {
+inline namespace abi_1 {
+
+/// Buffers of one layer's routed experts, one a rank. All are transient slots of the rank's compute lane.
+struct ExpertBuffers {
+  RankBuffers front;    ///< slot.front.expert_input [T, H]: input of the experts
+  RankBuffers routing;  ///< slot.routing: decisions of the layer's forward, also in replay and backward
+  RankBuffers routed;   ///< slot.tensor [T, H]: their weighted sum, written by emit_forward. Empty: nobody reads it, only `saved` is wanted
+  RankBuffers saved;    ///< slot.saved: filled by emit_forward for emit_backward. Empty: nothing is saved (plain forward)
+};
+struct ExpertGradientBuffers {
+  RankBuffers drouted;   ///< slot.tensor [T, H]: gradient of routed
+  RankBuffers dinput;    ///< slot.tensor [T, H]: written: gradient of front.expert_input
+  RankBuffers dweights;  ///< slot.tensor FP32 [T, K]: written: gradient of the routing weights
+};
+
+class OOM_API ExpertStrategy : public Plugin {
+ public:
+  ~ExpertStrategy() override;
+
+  /// Resolves this strategy's settings for a workload into plan.settings. Throws ConfigError naming key, value and choices.
+  virtual void configure(const ModelDescription& model, Plan& plan) const = 0;
+  /// Registers the bank of every routed layer.
+  virtual void add_units(StepEmitter& emitter) = 0;
+  /// Emits delivery of the bank and the experts' forward of `layer`.
+  virtual void emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers) = 0;
+  /// Emits the backward, the bank's gradients included, and retires the bank. buffers.saved is consumed.
+  virtual void emit_backward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers, const ExpertGradientBuffers& gradients) = 0;
+};
+
+}  // namespace abi_1
+}  // namespace oom
