@@ -1,0 +1,162 @@
+#include <ATen/ops/empty.h>
+
+#include "oom/blocks.h"
+#include "oom/ops/attention.h"
+#include "oom/ops/linear.h"
+#include "oom/ops/rms_norm.h"
+#include "oom/ops/scale.h"
+
+namespace oom {
+inline namespace abi_1 {
+namespace {
+
+// T tokens = B sequences of S; Q = query heads x head dim, K = key/value heads x head dim.
+class AttentionMixer final : public Mixer {
+ public:
+  explicit AttentionMixer(const AttentionSettings& settings) : settings_(settings), frequencies_(ops::rotary_frequencies(settings.rotary)) {}
+
+  std::vector<CutAxis> axes() const override {
+    return {{.axis = Axis::kWhole},
+            {.axis = Axis::kBatch, .extent = 0, .multiple = 1},
+            {.axis = Axis::kHeadGroup, .extent = settings_.query_heads, .multiple = 1}};
+  }
+
+  at::Tensor forward(const at::Tensor& x, const MixerCall& call, Keep* keep) const override {
+    const Projected projected = project(x, call);
+    const ops::AttentionForward attended = attend(projected, call);
+    if (keep) *keep = {attended.out, attended.lse};
+    return output(x, attended.out, call);
+  }
+
+  at::Tensor replay(const at::Tensor& x, const MixerCall& call, const Keep* keep, Saved& saved) const override {
+    const Projected projected = project(x, call);
+    const ops::AttentionForward attended = keep ? ops::AttentionForward{keep->output, keep->log_sum_exp} : attend(projected, call);
+    saved.tensors = {projected.normed,   projected.rstd, projected.query_raw, projected.query_rstd, projected.key_raw, projected.key_rstd,
+                     projected.query,    projected.key,  projected.value,     attended.out,         attended.lse};
+    return output(x, attended.out, call);
+  }
+
+  at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, Saved& saved, const MixerCall& call) const override {
+    enum { kNormed, kRstd, kQueryRaw, kQueryRstd, kKeyRaw, kKeyRstd, kQuery, kKey, kValue, kOut, kLse };
+    std::vector<at::Tensor> held = std::move(saved.tensors);
+    const LayerWeights& weights = call.weights;
+    const LayerGradients& sinks = *call.gradients;
+    const int64_t tokens = x.size(0);
+    const at::Tensor out_flat = held[kOut].view({tokens, settings_.query_heads * settings_.head_dim});
+    at::Tensor dout = ops::linear_dgrad(dy, weights[settings_.output]);
+    ops::linear_wgrad(sinks[settings_.output], dy, out_flat);
+    ops::AttentionBackward gradient = ops::attention_backward(by_sequence(dout, settings_.query_heads, call), by_sequence(held[kQuery], settings_.query_heads, call),
+                                                              by_sequence(held[kKey], settings_.kv_heads, call), by_sequence(held[kValue], settings_.kv_heads, call),
+                                                              by_sequence(held[kOut], settings_.query_heads, call), held[kLse], options(call));
+    dout.reset();
+    for (const int done : {kQuery, kKey, kValue, kOut, kLse}) held[done].reset();
+    const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
+    const at::Tensor dquery = head_gradient(gradient.dq.contiguous().view({tokens, settings_.query_heads, settings_.head_dim}), table, settings_.query_norm, held[kQueryRaw], held[kQueryRstd], call);
+    gradient.dq.reset();
+    const at::Tensor dkey = head_gradient(gradient.dk.contiguous().view({tokens, settings_.kv_heads, settings_.head_dim}), table, settings_.key_norm, held[kKeyRaw], held[kKeyRstd], call);
+    const at::Tensor dvalue = gradient.dv.contiguous().view({tokens, settings_.kv_heads * settings_.head_dim});
+    const at::Tensor& normed = held[kNormed];
+    ops::linear_wgrad(sinks[settings_.query], dquery, normed);
+    ops::linear_wgrad(sinks[settings_.key], dkey, normed);
+    ops::linear_wgrad(sinks[settings_.value], dvalue, normed);
+    at::Tensor dnormed = ops::linear_dgrad(dquery, weights[settings_.query]);
+    ops::linear_dgrad_out(dnormed, dkey, weights[settings_.key], /*accumulate=*/true);
+    ops::linear_dgrad_out(dnormed, dvalue, weights[settings_.value], /*accumulate=*/true);
+    return ops::rms_norm_backward(dnormed, x, weights[settings_.input_norm.weight], held[kRstd], settings_.input_norm.flavour, sinks[settings_.input_norm.weight], {}, dy).dx;
+  }
+
+  SublayerCost cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice&) const override {
+    const double tokens = static_cast<double>(batch * length);
+    const double query = static_cast<double>(settings_.query_heads * settings_.head_dim), key = static_cast<double>(settings_.kv_heads * settings_.head_dim);
+    const double hidden = static_cast<double>(settings_.hidden), element = static_cast<double>(element_bytes);
+    const double span = settings_.window_tokens > 0 ? std::min<double>(static_cast<double>(settings_.window_tokens), static_cast<double>(length) / 2) : static_cast<double>(length) / 2;
+    SublayerCost cost;
+    const double gemm = 2 * tokens * hidden * (2 * query + 2 * key);
+    const double attention = 4 * tokens * span * query;
+    const ops::AttentionProblem problem{.device = c10::DeviceType::CUDA, .dtype = element_bytes == 4 ? at::kFloat : at::kBFloat16, .batch = batch, .tokens = length,
+                                        .query_heads = settings_.query_heads, .kv_heads = settings_.kv_heads, .head_dim = settings_.head_dim, .window_tokens = settings_.window_tokens};
+    const double rows = tokens * element;
+    cost.saved_bytes = static_cast<int64_t>(rows * (hidden + 3 * query + 3 * key) + tokens * 4 * static_cast<double>(1 + 2 * settings_.query_heads + settings_.kv_heads));
+    cost.kept_bytes = static_cast<int64_t>(rows * query + tokens * 4 * static_cast<double>(settings_.query_heads));
+    if (pass == Pass::kBackward) {
+      cost.gemm_flops = 2 * gemm;
+      cost.attention_flops = 2.5 * attention;
+      cost.device_bytes = rows * (8 * hidden + 14 * query + 14 * key);
+      cost.workspace_bytes = static_cast<int64_t>(rows * (2 * query + 2 * key)) + ops::attention_workspace_bytes(problem, true);
+    } else {
+      cost.gemm_flops = gemm;
+      cost.attention_flops = pass == Pass::kReplayKept ? 0 : attention;
+      cost.device_bytes = rows * (5 * hidden + 8 * query + 10 * key);
+      cost.workspace_bytes = static_cast<int64_t>(pass == Pass::kForward ? rows * (hidden + 3 * query + 3 * key) : rows * hidden) + ops::attention_workspace_bytes(problem, false);
+    }
+    return cost;
+  }
+
+ private:
+  struct Projected {
+    at::Tensor normed, rstd;                // [T, H], [T]
+    at::Tensor query_raw, query_rstd;       // before the head norm; undefined without one
+    at::Tensor key_raw, key_rstd;
+    at::Tensor query, key, value;           // [T, heads, head dim], rotated
+  };
+
+  ops::AttentionOptions options(const MixerCall&) const { return {.scale = settings_.scale, .causal = true, .window_tokens = settings_.window_tokens}; }
+
+  at::Tensor by_sequence(const at::Tensor& tensor, int64_t heads, const MixerCall& call) const {
+    return tensor.view({call.sequence.batch, call.sequence.length, heads, settings_.head_dim});
+  }
+
+  // Norm (when the family has one) and rotation of one projection's heads, in place where nothing needs the input again.
+  at::Tensor shape_heads(const at::Tensor& raw, int64_t heads, const NormSettings& norm, const ops::RotaryTable& table, const MixerCall& call, at::Tensor& kept_raw, at::Tensor& rstd) const {
+    at::Tensor shaped = raw.view({raw.size(0), heads, settings_.head_dim});
+    if (norm.weight >= 0) {
+      kept_raw = shaped;
+      const ops::NormOutput normed = ops::rms_norm_forward(shaped, call.weights[norm.weight], norm.epsilon, norm.flavour);
+      rstd = normed.rstd;
+      shaped = normed.y;
+    }
+    ops::rotary_forward_out(shaped, shaped, table);
+    return shaped;
+  }
+
+  // Back through rotation and norm: returns the projection's gradient [T, heads * head dim].
+  at::Tensor head_gradient(const at::Tensor& gradient, const ops::RotaryTable& table, const NormSettings& norm, const at::Tensor& raw, const at::Tensor& rstd, const MixerCall& call) const {
+    ops::rotary_backward_out(gradient, gradient, table);
+    const at::Tensor flat = norm.weight < 0 ? gradient : ops::rms_norm_backward(gradient, raw, call.weights[norm.weight], rstd, norm.flavour, (*call.gradients)[norm.weight]).dx;
+    return flat.view({flat.size(0), -1});
+  }
+
+  Projected project(const at::Tensor& x, const MixerCall& call) const {
+    const LayerWeights& weights = call.weights;
+    Projected projected;
+    const ops::NormOutput normed = ops::rms_norm_forward(x, weights[settings_.input_norm.weight], settings_.input_norm.epsilon, settings_.input_norm.flavour);
+    projected.normed = normed.y;
+    projected.rstd = normed.rstd;
+    const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
+    projected.query = shape_heads(ops::linear_forward(normed.y, weights[settings_.query]), settings_.query_heads, settings_.query_norm, table, call, projected.query_raw, projected.query_rstd);
+    projected.key = shape_heads(ops::linear_forward(normed.y, weights[settings_.key]), settings_.kv_heads, settings_.key_norm, table, call, projected.key_raw, projected.key_rstd);
+    projected.value = ops::linear_forward(normed.y, weights[settings_.value]).view({x.size(0), settings_.kv_heads, settings_.head_dim});
+    return projected;
+  }
+
+  ops::AttentionForward attend(const Projected& projected, const MixerCall& call) const {
+    return ops::attention_forward(by_sequence(projected.query, settings_.query_heads, call), by_sequence(projected.key, settings_.kv_heads, call),
+                                  by_sequence(projected.value, settings_.kv_heads, call), options(call));
+  }
+
+  at::Tensor output(const at::Tensor& x, const at::Tensor& attended, const MixerCall& call) const {
+    at::Tensor y = ops::linear_forward(attended.reshape({x.size(0), settings_.query_heads * settings_.head_dim}), call.weights[settings_.output]);
+    ops::add_scaled_out(y, x, y);
+    return y;
+  }
+
+  AttentionSettings settings_;
+  ops::RotaryFrequencies frequencies_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> make_attention(const AttentionSettings& settings) { return std::make_unique<AttentionMixer>(settings); }
+
+}  // namespace abi_1
+}  // namespace oom

@@ -1,0 +1,116 @@
+#include <ATen/ops/cat.h>
+
+#include "oom/blocks.h"
+#include "oom/ops/activation.h"
+#include "oom/ops/gate.h"
+#include "oom/ops/linear.h"
+#include "oom/ops/rms_norm.h"
+#include "oom/ops/scale.h"
+
+namespace oom {
+inline namespace abi_1 {
+namespace {
+
+class MoeFeedForward final : public FeedForward {
+ public:
+  explicit MoeFeedForward(const MoeSettings& settings) : settings_(settings) {}
+
+  bool routed() const override { return settings_.experts > 0; }
+  bool replays_back() const override { return false; }
+
+  FeedForwardFront front(const at::Tensor& y, const FeedForwardCall& call, Routing& routing, Saved* saved) const override {
+    const NormSettings& norm = settings_.input_norm;
+    const ops::NormOutput normed = ops::rms_norm_forward(y, call.weights[norm.weight], norm.epsilon, norm.flavour);
+    FeedForwardFront front;
+    at::Tensor logits, z, branch, gate;
+    if (routed()) {
+      front.expert_input = normed.y;
+      logits = ops::linear_forward(normed.y, call.weights[settings_.router]);
+      if (!routing.indices.defined()) {
+        routing = ops::route_forward(logits, settings_.routing);
+        if (call.statistics.counts.defined()) ops::add_routing_statistics(call.statistics, logits, routing.indices);
+      }
+    }
+    if (settings_.shared.present()) {
+      const MlpSettings& mlp = settings_.shared;
+      z = at::cat({ops::linear_forward(normed.y, call.weights[mlp.gate]), ops::linear_forward(normed.y, call.weights[mlp.up])}, 1);
+      branch = ops::linear_forward(ops::gated_activation_forward(z, mlp.activation), call.weights[mlp.down]);
+      front.side = branch;
+      if (settings_.shared_gate >= 0) {
+        gate = ops::linear_forward(normed.y, call.weights[settings_.shared_gate]);
+        front.side = ops::sigmoid_gate_forward(branch, gate.expand_as(branch));
+      }
+    }
+    if (saved) saved->tensors = {normed.y, normed.rstd, logits, z, branch, gate};
+    return front;
+  }
+
+  at::Tensor back(const at::Tensor& y, const at::Tensor& routed, const FeedForwardFront& front, const FeedForwardCall&, Saved*) const override {
+    at::Tensor sum = y;
+    if (front.side.defined()) sum = ops::add_residual(sum, front.side);
+    if (routed.defined()) sum = ops::add_residual(sum, routed);
+    return sum;
+  }
+
+  at::Tensor back_backward(const at::Tensor& dz, Saved&, const FeedForwardCall&, at::Tensor& dside, at::Tensor& dy) const override {
+    dside = settings_.shared.present() ? dz : at::Tensor();
+    dy = dz;
+    return dz;
+  }
+
+  at::Tensor front_backward(const at::Tensor& dexpert_input, const at::Tensor& drouting_weights, const at::Tensor& dside, const at::Tensor& dy, const at::Tensor& y,
+                            const Routing& routing, Saved& saved, const FeedForwardCall& call) const override {
+    enum { kNormed, kRstd, kLogits, kZ, kBranch, kGate };
+    const std::vector<at::Tensor> held = std::move(saved.tensors);
+    const LayerGradients& sinks = *call.gradients;
+    at::Tensor dnormed = dexpert_input;
+    const auto add_product = [&](const at::Tensor& gradient, int weight) {
+      ops::linear_wgrad(sinks[weight], gradient, held[kNormed]);
+      if (dnormed.defined()) {
+        ops::linear_dgrad_out(dnormed, gradient, call.weights[weight], /*accumulate=*/true);
+      } else {
+        dnormed = ops::linear_dgrad(gradient, call.weights[weight]);
+      }
+    };
+    if (routed()) add_product(ops::route_backward({drouting_weights, call.probability_gradient}, held[kLogits], routing, settings_.routing), settings_.router);
+    if (settings_.shared.present()) {
+      const MlpSettings& mlp = settings_.shared;
+      at::Tensor dbranch = dside;
+      if (settings_.shared_gate >= 0) {
+        const ops::RowGateGradient gated = ops::row_gate_backward(dside, held[kBranch], held[kGate]);
+        dbranch = gated.dx;
+        add_product(gated.dgate, settings_.shared_gate);
+      }
+      const at::Tensor da = ops::linear_dgrad(dbranch, call.weights[mlp.down]);
+      const ops::GatedGradient gradient = ops::gated_activation_backward(da, held[kZ], mlp.activation);
+      ops::linear_wgrad(sinks[mlp.down], dbranch, gradient.a);
+      const int64_t width = held[kZ].size(1) / 2;
+      add_product(gradient.dz.narrow(1, 0, width).contiguous(), mlp.gate);
+      add_product(gradient.dz.narrow(1, width, width).contiguous(), mlp.up);
+    }
+    const NormSettings& norm = settings_.input_norm;
+    return ops::rms_norm_backward(dnormed, y, call.weights[norm.weight], held[kRstd], norm.flavour, sinks[norm.weight], {}, dy).dx;
+  }
+
+  SublayerCost cost(Pass pass, int64_t tokens, int64_t element_bytes) const override {
+    const double rows = static_cast<double>(tokens), hidden = static_cast<double>(settings_.hidden), element = static_cast<double>(element_bytes);
+    const double experts = static_cast<double>(settings_.experts), width = static_cast<double>(settings_.shared.present() ? settings_.shared.width : 0);
+    SublayerCost cost;
+    const double gemm = 2 * rows * hidden * (experts + 3 * width);
+    cost.gemm_flops = pass == Pass::kBackward ? 2 * gemm : gemm;
+    cost.device_bytes = rows * element * (pass == Pass::kBackward ? 8 * hidden + 6 * experts + 12 * width : 5 * hidden + 3 * experts + 6 * width);
+    cost.saved_bytes = static_cast<int64_t>(rows * (element * (hidden + experts + 2 * width + (width > 0 ? hidden : 0)) + 4));
+    cost.workspace_bytes = static_cast<int64_t>(rows * element * (pass == Pass::kBackward ? hidden + 2 * experts + 4 * width : 2 * experts + 3 * width));
+    return cost;
+  }
+
+ private:
+  MoeSettings settings_;
+};
+
+}  // namespace
+
+std::unique_ptr<FeedForward> make_moe(const MoeSettings& settings) { return std::make_unique<MoeFeedForward>(settings); }
+
+}  // namespace abi_1
+}  // namespace oom
