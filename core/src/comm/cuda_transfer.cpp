@@ -1,0 +1,45 @@
+#include "comm/cuda_transfer.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "oom/error.h"
+#include "optim/adamw_cuda.h"
+
+namespace oom::comm {
+namespace {
+
+void check(cudaError_t status, const char* what, int64_t bytes) {
+  if (status == cudaSuccess) return;
+  throw DeviceError(cat(what, " of ", bytes, " bytes failed: ", cudaGetErrorString(status), ". Run with CUDA_LAUNCH_BLOCKING=1 to see the call that caused it"));
+}
+
+optim::ElementType as_optim(ElementType type) { return type == ElementType::kFloat32 ? optim::ElementType::kFP32 : optim::ElementType::kBF16; }
+
+class CudaTransfer final : public DeviceTransfer {
+ public:
+  // Addresses say which memories they are in: registered host, this GPU's, a peer's.
+  void copy(void* to, const void* from, int64_t bytes, int64_t chunk_bytes, void* stream) override {
+    for (int64_t at = 0; at < bytes; at += chunk_bytes) {
+      const int64_t piece = std::min(chunk_bytes, bytes - at);
+      check(cudaMemcpyAsync(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, static_cast<size_t>(piece), cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),
+            "a copy", piece);
+    }
+  }
+  void zero(void* data, int64_t bytes, void* stream) override {
+    check(cudaMemsetAsync(data, 0, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)), "a memset", bytes);
+  }
+  void sum_partials(void* out, ElementType out_type, std::span<const void* const> partials, ElementType partial_type, int64_t count, double* sum_of_squares, void* scratch,
+                    void* stream) override {
+    OOM_CHECK_LE(optim::partial_sum_count(0, count) * static_cast<int64_t>(sizeof(double)), reduction_scratch_bytes(count), "scratch of a reduction");
+    optim::sum_partials_cuda({as_optim(partial_type), partials}, count, as_optim(out_type), out, static_cast<double*>(scratch),
+                             reinterpret_cast<optim::DeviceGradientStats*>(sum_of_squares), static_cast<cudaStream_t>(stream));
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceTransfer> make_cuda_transfer() { return std::make_unique<CudaTransfer>(); }
+
+}  // namespace oom::comm
