@@ -1,0 +1,97 @@
+#include "runtime/base_plan.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "plan/plan_file.h"
+#include "runtime/unbuilt.h"
+
+namespace oom::runtime {
+namespace {
+
+ElementType element(config::Dtype type) { return type == config::Dtype::kFp32 ? ElementType::kFloat32 : ElementType::kBfloat16; }
+
+// A plugin's table in a plan has keys of its schema, with values that it takes.
+void check_settings(Session& session, const Plan& plan, const std::string& path) {
+  for (const auto& [plugin, values] : plan.settings) {
+    const SettingsSchema* schema = nullptr;
+    for (const SettingsSchema& known : session.config().schemas()) {
+      if (known.table == plugin) schema = &known;
+    }
+    if (!schema) throw FileError(cat(path, ": settings.", plugin, ": no plugin of that name has settings here; remove the table, or add its folder to engine.plugin_path"));
+    std::string text;
+    for (const auto& [key, value] : values) text += cat(key, " = ", value, "\n");
+    try {
+      (void)parse_settings(*schema, text, cat(path, ": settings.", plugin));
+    } catch (const ConfigError& error) {
+      throw FileError(error.what());
+    }
+  }
+}
+
+void check_plugin(Session& session, const std::string& name, Kind kind, const std::string& path, const char* key) {
+  const std::vector<std::string> names = session.plugins().registry().available(kind);
+  if (std::find(names.begin(), names.end(), name) != names.end()) return;
+  throw FileError(cat(path, ": ", key, ": no usable plugin '", name, "'; there are: ", base::join(names, ", "), ". oom doctor says why others are not usable"));
+}
+
+}  // namespace
+
+Plan base_plan(Session& session, const Machine& machine, Purpose purpose) {
+  const config::Config& config = session.config();
+  const ModelDescription& model = session.model().description;
+  Plan plan;
+  plan.activations = config.engine().activations;
+  plan.device = session.device();
+  plan.ranks = session.ranks();
+  plan.numa_nodes = choose_numa_nodes(config, machine, purpose);
+  plan.node_of_rank = choose_node_of_rank(machine, plan.device, plan.ranks, plan.numa_nodes);
+  plan.workload = {.model = cat(model.family, " of ", model.layers.size(), " layers, ", model.total_parameters(), " parameters"),
+                   .sequence_length = config.data().sequence_length,
+                   .global_batch = config.train().global_batch,
+                   .compute = element(config.precision().compute),
+                   .gradients = element(config.precision().resolved_gradients()),
+                   .isolated_documents = config.data().documents == config::Documents::kIsolated,
+                   .clips = config.train().clip_norm > 0,
+                   .router_aux_loss = config.train().router_aux_loss.value_or(model.router_aux_loss)};
+  const config::Transfer& transfer = config.transfer();
+  plan.transfer.windows = static_cast<int>(transfer.windows);
+  plan.transfer.gradient_slots = static_cast<int>(transfer.gradient_slots);
+  plan.transfer.h2d_chunk_bytes = transfer.h2d_chunk_bytes;
+  plan.transfer.d2h_chunk_bytes = transfer.d2h_chunk_bytes;
+  plan.transfer.shard_delivery_ordinary = transfer.ordinary_delivery != config::Delivery::kFull;
+  if (config.train().resolved_updates() == config::Updates::kDeferred) plan.deferred_layers = static_cast<int>(model.layers.size());
+  return plan;
+}
+
+bool may_choose_deferral(const config::Config& config) { return !config.train().updates && config.train().clip_norm == 0; }
+
+Plan load_stated_plan(Session& session, const Plan& wanted) {
+  const config::Engine& engine = session.config().engine();
+  const std::string& path = *engine.plan;
+  Plan plan = plan::load_plan(path);
+  const int layers = static_cast<int>(session.model().description.layers.size());
+  if (engine.allow_plan_mismatch) {
+    plan.device = wanted.device;
+    plan.workload = wanted.workload;
+    if (plan.ranks != wanted.ranks || plan.numa_nodes != wanted.numa_nodes) {
+      plan.ranks = wanted.ranks;
+      plan.numa_nodes = wanted.numa_nodes;
+      plan.node_of_rank = wanted.node_of_rank;
+    }
+    plan.deferred_layers = plan.workload.clips ? layers : std::min(plan.deferred_layers, layers);
+  } else {
+    plan::check_plan_matches(plan, wanted, path);
+  }
+  if (plan.deferred_layers > layers) throw FileError(cat(path, ": deferred_layers: must be at most the model's ", layers, " layers; got ", plan.deferred_layers));
+  if (plan.workload.clips && plan.deferred_layers < layers) {
+    throw FileError(cat(path, ": deferred_layers: must be ", layers, ", all of them, because train.clip_norm needs every gradient first; got ", plan.deferred_layers));
+  }
+  refuse_unbuilt(plan, path);
+  check_plugin(session, plan.experts, Kind::kExpertStrategy, path, "experts");
+  check_plugin(session, plan.activations, Kind::kActivationStrategy, path, "activations");
+  check_settings(session, plan, path);
+  return plan;
+}
+
+}  // namespace oom::runtime

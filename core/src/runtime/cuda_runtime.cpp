@@ -1,0 +1,142 @@
+#include "runtime/cuda_runtime.h"
+
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "base/text.h"
+#include "oom/error.h"
+#include "program/cuda_executor.h"
+
+namespace oom::runtime {
+namespace {
+
+void check(cudaError_t status, const std::string& what) {
+  if (status != cudaSuccess) throw DeviceError(cat(what, ": ", cudaGetErrorString(status)));
+}
+
+c10::DeviceIndex device_of(int rank) { return static_cast<c10::DeviceIndex>(rank); }
+
+class CudaRuntime final : public DeviceRuntime {
+ public:
+  explicit CudaRuntime(int ranks) : arenas_(ranks, nullptr), arena_bytes_(ranks, 0), fixed_(ranks, 0) {
+    int devices = 0;
+    const cudaError_t status = cudaGetDeviceCount(&devices);
+    if (status != cudaSuccess || devices < ranks) {
+      throw DeviceError(cat("engine.ranks: ", ranks, " ranks need as many GPUs; this machine has ", devices, status == cudaSuccess ? "" : cat(" (", cudaGetErrorString(status), ")"),
+                            ". Lower engine.ranks, or set engine.device = \"cpu\""));
+    }
+    registry_ = memory::make_cuda_pinned_registry();
+    for (int rank = 0; rank < ranks; ++rank) {
+      check(cudaSetDevice(rank), cat("rank ", rank, ": cudaSetDevice"));
+      size_t free = 0, total = 0;
+      for (int peer = 0; peer < ranks; ++peer) {
+        if (peer == rank) continue;
+        int reachable = 0;
+        check(cudaDeviceCanAccessPeer(&reachable, rank, peer), "cudaDeviceCanAccessPeer");
+        if (!reachable) {
+          log_warn("device: GPU ", rank, " cannot reach GPU ", peer, " directly; their exchanges go through host memory and are slow");
+          continue;
+        }
+        const cudaError_t enabled = cudaDeviceEnablePeerAccess(peer, 0);
+        if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
+          (void)cudaGetLastError();
+        } else {
+          check(enabled, cat("peer access from GPU ", rank, " to ", peer));
+        }
+      }
+      check(cudaMemGetInfo(&free, &total), cat("rank ", rank, ": cudaMemGetInfo"));
+      fixed_[rank] = static_cast<int64_t>(total - free);
+    }
+    check(cudaSetDevice(0), "cudaSetDevice");
+  }
+
+  ~CudaRuntime() override {
+    for (size_t rank = 0; rank < arenas_.size(); ++rank) {
+      if (arenas_[rank] == nullptr) continue;
+      (void)cudaSetDevice(static_cast<int>(rank));
+      (void)cudaDeviceSynchronize();
+      (void)cudaFree(arenas_[rank]);
+    }
+    (void)cudaGetLastError();
+  }
+
+  std::unique_ptr<program::Executor> make_executor(BuiltProgram built, program::ExecutorOptions options) override {
+    options.thread_started = [](LaneId lane) {
+      static thread_local std::optional<c10::InferenceMode> mode;
+      mode.emplace();
+      if (!is_pool_lane(lane.lane)) c10::cuda::set_device(device_of(lane.index));
+    };
+    options.scope = [](StageContext& context, const Action& action) {
+      if (context.stream == nullptr) {
+        action(context);
+        return;
+      }
+      const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(static_cast<cudaStream_t>(context.stream), device_of(context.rank)));
+      action(context);
+    };
+    program::CudaExecutorOptions cuda;
+    for (int rank = 0; rank < static_cast<int>(arenas_.size()); ++rank) cuda.devices.push_back(rank);
+    return program::make_cuda_executor(std::move(built), std::move(options), std::move(cuda));
+  }
+
+  std::byte* allocate(int rank, int64_t bytes) override {
+    check(cudaSetDevice(rank), "cudaSetDevice");
+    const cudaError_t status = cudaMalloc(&arenas_.at(rank), static_cast<size_t>(bytes));
+    if (status != cudaSuccess) {
+      throw DeviceError(cat("rank ", rank, ": the arena of ", base::format_bytes(bytes), " could not be allocated: ", cudaGetErrorString(status), ". Is another program using GPU ", rank, "?"));
+    }
+    arena_bytes_[rank] = bytes;
+    check(cudaMemset(arenas_[rank], 0, static_cast<size_t>(bytes)), "cudaMemset of the arena");
+    return static_cast<std::byte*>(arenas_[rank]);
+  }
+
+  void fill(int rank, std::byte* data, int value, int64_t bytes) override {
+    check(cudaSetDevice(rank), "cudaSetDevice");
+    check(cudaMemset(data, value, static_cast<size_t>(bytes)), "cudaMemset");
+    check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+  void cap_temporaries(int rank, int64_t bytes) override {
+    size_t free = 0, total = 0;
+    check(cudaSetDevice(rank), "cudaSetDevice");
+    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+    if (bytes <= 0) throw BudgetError(cat("rank ", rank, ": the arena leaves nothing of [budget] gpu for temporaries (", base::format_bytes(bytes), "). Raise budget.gpu"));
+    c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total)), device_of(rank));
+  }
+
+  std::vector<int64_t> peak_bytes(bool reset) override {
+    std::vector<int64_t> peaks;
+    for (int rank = 0; rank < static_cast<int>(arenas_.size()); ++rank) {
+      int64_t temporaries = 0;
+      if (c10::cuda::CUDACachingAllocator::get()->initialized()) {
+        const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device_of(rank));
+        temporaries = stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+        if (reset) c10::cuda::CUDACachingAllocator::resetPeakStats(device_of(rank));
+      }
+      peaks.push_back(arena_bytes_[rank] + temporaries + fixed_[rank]);
+    }
+    return peaks;
+  }
+
+  std::vector<int64_t> fixed_bytes() override { return fixed_; }
+  memory::PinnedRegistry* registry() override { return registry_.get(); }
+
+ private:
+  std::unique_ptr<memory::PinnedRegistry> registry_;
+  std::vector<void*> arenas_;
+  std::vector<int64_t> arena_bytes_;
+  std::vector<int64_t> fixed_;  // context and modules, measured before the arena was taken
+};
+
+}  // namespace
+
+std::unique_ptr<DeviceRuntime> make_cuda_runtime(int ranks) { return std::make_unique<CudaRuntime>(ranks); }
+
+}  // namespace oom::runtime

@@ -1,0 +1,35 @@
+/// What differs between the CPU device and CUDA for a run: executor and thread set-up, device memory, peak use.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "memory/pinned_registry.h"
+#include "oom/plan.h"
+#include "program/executor.h"
+
+namespace oom::runtime {
+
+class DeviceRuntime {
+ public:
+  /// `threads_per_rank`: LibTorch threads of a rank's compute lane on the CPU device.
+  static std::unique_ptr<DeviceRuntime> make(DeviceKind device, int ranks, int threads_per_rank);
+  virtual ~DeviceRuntime();
+
+  /// Runs `built` with every lane's thread set up: device, InferenceMode, stream, OpenMP team.
+  virtual std::unique_ptr<program::Executor> make_executor(BuiltProgram built, program::ExecutorOptions options) = 0;
+  /// Zeroed memory for a rank's arena; lives as long as this object. Once a rank. Throws DeviceError with numbers.
+  virtual std::byte* allocate(int rank, int64_t bytes) = 0;
+  virtual void fill(int rank, std::byte* data, int value, int64_t bytes) = 0;
+  /// Caps what LibTorch's caching allocator of a rank may take, so that the budget holds; nothing on the CPU device.
+  virtual void cap_temporaries(int rank, int64_t bytes) = 0;
+  /// Arena + peak of temporaries since the last reset + context, by rank. On the CPU device temporaries are ordinary host memory: the arena alone.
+  virtual std::vector<int64_t> peak_bytes(bool reset) = 0;
+  /// What context and libraries take on each device besides arena and temporaries; 0 on the CPU device.
+  virtual std::vector<int64_t> fixed_bytes() = 0;
+  /// Registers host memory for copies; null on the CPU device.
+  virtual memory::PinnedRegistry* registry() = 0;
+};
+
+}  // namespace oom::runtime

@@ -1,0 +1,183 @@
+#include "runtime/engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "hardware/host_limits.h"
+#include "hardware/topology.h"
+#include "runtime/storage_bank.h"
+
+namespace oom::runtime {
+namespace {
+
+// With cached weights nothing is prepared, so updates may have the preparing cores too.
+std::vector<int> update_cpus(const hardware::CorePlan::Node& node, bool cached_weights) {
+  std::vector<int> cpus = node.update;
+  if (cached_weights && !node.shared) cpus.insert(cpus.end(), node.prepare.begin(), node.prepare.end());
+  return cpus;
+}
+
+}  // namespace
+
+Engine::Engine(const ProgramSources& sources, const EngineOptions& options) : sources_(sources), options_(options) {
+  const Plan& plan = sources.plan;
+  const hardware::Topology topology = hardware::Topology::detect();
+  const hardware::HostLimits limits = hardware::read_host_limits();
+  OOM_CHECK_LE(static_cast<size_t>(plan.numa_nodes), topology.nodes.size(), "the plan names more NUMA nodes than this machine has");
+  cores_ = hardware::plan_cores(topology, {.node_of_rank = plan.node_of_rank, .cpu_quota = limits.cpu_quota});
+  for (int node = 0; node < plan.numa_nodes; ++node) {
+    pools_.push_back(std::make_unique<memory::WorkerPool>(cat("update ", node), update_cpus(cores_.nodes.at(node), plan.cached_weights)));
+    update_pools_.push_back(pools_.back().get());
+  }
+  int cores = topology.core_count();
+  if (limits.cpu_quota) cores = std::min(cores, std::max(1, static_cast<int>(*limits.cpu_quota)));
+  device_ = DeviceRuntime::make(plan.device, plan.ranks, std::max(1, cores / plan.ranks));
+
+  ProgramSources own = sources_;
+  training_.program = emit_training({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, update_pools_, own.run});
+  evaluation_.program = emit_evaluation({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, update_pools_, own.run});
+  drain_.program = emit_drain({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, update_pools_, own.run});
+  allocate({&training_.program, &evaluation_.program, &drain_.program});
+  sources_.run.first_step = 1;
+}
+
+// Executors go first: their threads run actions that refer to everything else.
+Engine::~Engine() {
+  drain_.executor.reset();
+  evaluation_.executor.reset();
+  training_.executor.reset();
+}
+
+void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
+  const Plan& plan = sources_.plan;
+  StorageBank bank;
+  for (const EmittedProgram* program : programs) bank.add(program->emitter->storage());
+
+  memory::HostArenaOptions host;
+  for (int node = 0; node < plan.numa_nodes; ++node) {
+    host.nodes.push_back({.bytes = bank.total_bytes(Place::numa(node)), .os_index = -1, .touch_cpus = cores_.nodes[node].update});
+  }
+  host.registry = device_->registry();
+  host.poison = options_.poison;
+  host.progress = [last = -1](const memory::HostArenaProgress& progress) mutable {
+    if (progress.total_bytes < (int64_t{8} << 30)) return;
+    const int tenth = static_cast<int>(10 * progress.done_bytes / progress.total_bytes);
+    if (tenth == last) return;
+    last = tenth;
+    log_info("memory: ", progress.phase == memory::HostArenaProgress::Phase::kTouch ? "touching" : "registering", " host memory, ", tenth * 10, " % of ",
+             progress.total_bytes >> 30, " GiB");
+  };
+  host_ = std::make_unique<memory::HostArena>(host);
+
+  std::vector<std::byte*> device(plan.ranks);
+  std::vector<int64_t> used(plan.ranks, 0);
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const int64_t bytes = bank.total_bytes(Place::gpu(rank));
+    device[rank] = device_->allocate(rank, bytes);
+    if (options_.poison) device_->fill(rank, device[rank], 0xff, bytes);
+    if (rank < static_cast<int>(options_.gpu_budget_bytes.size())) {
+      const int64_t left = options_.gpu_budget_bytes[rank] - options_.headroom_bytes - bytes - device_->fixed_bytes().at(rank);
+      device_->cap_temporaries(rank, left);
+    }
+  }
+  for (StorageBank::Region& region : bank.regions()) {
+    if (region.place.kind == Place::Kind::kNuma) {
+      region.data = host_->allocate(region.place.index, region.name, buffer_class_name(region.buffer_class), region.bytes);
+      continue;
+    }
+    const int rank = region.place.index;
+    region.data = device[rank] + used[rank];
+    used[rank] += memory::align_up(region.bytes, memory::kPageBytes);
+    // Gaps between tensors are never written by backward, yet are summed with the rest of a shard.
+    if (options_.poison && region.buffer_class == BufferClass::kGradient) device_->fill(rank, region.data, 0, region.bytes);
+  }
+  for (EmittedProgram* program : programs) {
+    for (const StorageRequest& request : program->emitter->storage().requests()) {
+      const StorageBank::Region& region = bank.find(request.name);
+      const int where = region.place.kind == Place::Kind::kGpu ? region.place.index : -1;
+      for (const StorageRequest::Member& member : request.members) program->memory->bind(member.buffer, region.data + member.offset_bytes, where);
+    }
+  }
+
+  state_ = std::make_unique<StateStore>(sources_.model, plan.workload.compute);
+  const UnitStream& units = training_.program.emitter->units();
+  for (UnitId id = 0; id < units.count(); ++id) {
+    const ParameterUnit& unit = units.unit(id);
+    std::vector<StateStore::Shard> shards;
+    for (const ShardRange& shard : unit.shards) {
+      const std::string name = cat(unit.name, " shard ", shard.owner);
+      shards.push_back({optim::StateBlocks(reinterpret_cast<float*>(bank.find("state " + name).data), shard.elements()), bank.find("weights " + name).data,
+                        plan.node_of_rank.at(shard.owner)});
+    }
+    state_->add(unit, std::move(shards));
+  }
+}
+
+void Engine::clear_state() { state_->clear(update_pools_); }
+void Engine::publish_weights() { state_->publish(update_pools_); }
+void Engine::set_next_step(int64_t step) {
+  sources_.run.first_step = step;
+  last_step_ = 0;
+}
+
+program::Executor& Engine::executor(Runner& runner) {
+  if (!runner.executor) {
+    program::ExecutorOptions options;
+    options.watchdog = std::chrono::milliseconds(static_cast<int64_t>(options_.watchdog_seconds * 1000));
+    options.before_stage = options_.before_stage;
+    runner.executor = device_->make_executor(std::move(runner.program.built), std::move(options));
+  }
+  return *runner.executor;
+}
+
+void Engine::fill_batches(const ProgramEmitter& emitter, const StepMemory& memory, const std::vector<data::Batch>& batches) {
+  OOM_CHECK_EQ(static_cast<int>(batches.size()), sources_.plan.ranks, "one batch a rank");
+  int64_t valid = 0;
+  for (int rank = 0; rank < sources_.plan.ranks; ++rank) {
+    const data::Batch& batch = batches[rank];
+    const auto put = [&](BufferId buffer, const std::vector<int32_t>& values) {
+      OOM_CHECK_EQ(static_cast<int64_t>(values.size()), sources_.plan.tokens_per_rank(), "tokens of rank ", rank);
+      std::memcpy(memory.data(buffer), values.data(), values.size() * sizeof(int32_t));
+    };
+    put(emitter.host_tokens()[rank], batch.inputs);
+    put(emitter.host_targets()[rank], batch.targets);
+    put(emitter.host_positions()[rank], batch.positions);
+    valid += batch.valid_targets;
+  }
+  sources_.run.valid_tokens = valid;
+}
+
+StepResult Engine::train_step(int64_t step, const std::vector<data::Batch>& batches) {
+  fill_batches(*training_.program.emitter, *training_.program.memory, batches);
+  executor(training_).run_step(step);
+  last_step_ = step;
+  return sources_.run.result;
+}
+
+void Engine::drain() {
+  if (last_step_ == 0) return;
+  executor(training_).drain();
+  if (sources_.plan.deferred_layers > 0) {
+    executor(drain_).run_step(last_step_ + 1);
+    executor(drain_).drain();
+  }
+  sources_.run.first_step = last_step_ + 1;
+  last_step_ = 0;
+}
+
+StepResult Engine::evaluate(const std::vector<data::Batch>& batches) {
+  drain();
+  fill_batches(*evaluation_.program.emitter, *evaluation_.program.memory, batches);
+  executor(evaluation_).run_step(1);
+  executor(evaluation_).drain();
+  return sources_.run.result;
+}
+
+void Engine::record_times(bool on) { executor(training_).record_times(on); }
+std::vector<StageTime> Engine::stage_times() {
+  executor(training_).drain();
+  return executor(training_).stage_times();
+}
+const Program& Engine::training_program() const { return training_.executor ? training_.executor->program() : training_.program.built.program; }
+
+}  // namespace oom::runtime

@@ -1,0 +1,174 @@
+#include "runtime/model_files.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/bfloat16.h"
+#include "base/text.h"
+#include "checkpoint/hf_writer.h"
+#include "checkpoint/tensor_files.h"
+#include "runtime/random_weights.h"
+
+namespace oom::runtime {
+namespace {
+
+constexpr int64_t kPieceElements = 1 << 20;
+constexpr int kThreads = 4;
+constexpr size_t kNamedFaults = 20;
+
+bool is_float(checkpoint::Dtype dtype) { return dtype == checkpoint::Dtype::kBF16 || dtype == checkpoint::Dtype::kF32 || dtype == checkpoint::Dtype::kF16; }
+
+int64_t piece_elements(const FilePiece& piece) {
+  int64_t count = 1;
+  for (const int64_t extent : piece.shape) count *= extent;
+  return count;
+}
+
+// The layout of which most pieces are there; ties go to the earlier one.
+const FileLayout& nearest_layout(const std::vector<FileLayout>& layouts, const checkpoint::HfDirectory& files) {
+  const FileLayout* best = &layouts.front();
+  double best_share = -1;
+  for (const FileLayout& layout : layouts) {
+    const auto present = std::count_if(layout.begin(), layout.end(), [&](const FilePiece& piece) { return files.find(piece.tensor) != nullptr; });
+    const double share = static_cast<double>(present) / static_cast<double>(layout.size());
+    if (share > best_share) {
+      best_share = share;
+      best = &layout;
+    }
+  }
+  return *best;
+}
+
+[[noreturn]] void refuse(const checkpoint::HfDirectory& files, const std::vector<std::string>& faults) {
+  std::string text = cat(files.folder().string(), ": the weights do not fit config.json (", faults.size(), faults.size() == 1 ? " fault):" : " faults):");
+  for (size_t i = 0; i < std::min(faults.size(), kNamedFaults); ++i) text += "\n  " + faults[i];
+  if (faults.size() > kNamedFaults) text += cat("\n  and ", faults.size() - kNamedFaults, " more");
+  throw FileError(text);
+}
+
+}  // namespace
+
+std::vector<ChosenLayout> match_layouts(const checkpoint::HfDirectory& files, const ModelDescription& model) {
+  std::vector<ChosenLayout> chosen;
+  std::vector<std::string> faults;
+  std::set<std::string> claimed;
+  for (int p = 0; p < static_cast<int>(model.parameters.size()); ++p) {
+    const std::vector<FileLayout> layouts = model.file_layouts(model.parameters[p]);
+    const FileLayout& layout = nearest_layout(layouts, files);
+    for (const FilePiece& piece : layout) {
+      const checkpoint::TensorPlace* tensor = files.find(piece.tensor);
+      if (!tensor) {
+        faults.push_back(cat("missing: ", piece.tensor, " ", checkpoint::shape_text(piece.shape), layout.size() > 1 ? cat(" (part of ", model.parameters[p].name, ")") : ""));
+        continue;
+      }
+      claimed.insert(piece.tensor);
+      if (tensor->shape != piece.shape) faults.push_back(cat("misshapen: ", piece.tensor, " is ", checkpoint::shape_text(tensor->shape), ", config.json makes it ", checkpoint::shape_text(piece.shape)));
+      if (!is_float(tensor->dtype)) faults.push_back(cat("wrong type: ", piece.tensor, " is ", checkpoint::dtype_name(tensor->dtype), "; BF16, F16 and F32 are read"));
+    }
+    chosen.push_back({p, layout});
+  }
+  for (const checkpoint::TensorPlace* tensor : files.tensors()) {
+    if (!claimed.count(tensor->name) && !model.carried_through(tensor->name)) faults.push_back(cat("unexpected: ", tensor->name, " ", checkpoint::shape_text(tensor->shape), " belongs to no parameter of this model"));
+  }
+  if (!faults.empty()) refuse(files, faults);
+  return chosen;
+}
+
+void load_model_weights(const checkpoint::HfDirectory& files, const ModelDescription& model, StateStore& state) {
+  struct Work {
+    int parameter;
+    const FilePiece* piece;
+  };
+  const std::vector<ChosenLayout> chosen = match_layouts(files, model);
+  std::vector<Work> work;
+  for (const ChosenLayout& layout : chosen) {
+    for (const FilePiece& piece : layout.pieces) work.push_back({layout.parameter, &piece});
+  }
+  checkpoint::for_each_parallel(work.size(), kThreads, [&](size_t i) {
+    const FilePiece& piece = *work[i].piece;
+    const int64_t total = piece_elements(piece);
+    std::vector<float> values(static_cast<size_t>(std::min(total, kPieceElements)));
+    for (int64_t at = 0; at < total; at += kPieceElements) {
+      const std::span<float> part(values.data(), static_cast<size_t>(std::min(kPieceElements, total - at)));
+      files.read_float(piece.tensor, at, part);
+      state.write(work[i].parameter, optim::StatePart::kMaster, piece.offset + at, part);
+    }
+  });
+}
+
+void initialise_random(const ModelDescription& model, uint64_t seed, StateStore& state, std::span<memory::WorkerPool* const> pools) {
+  // Work items over all parameters, dealt to all pools' threads; any element is computed on its own.
+  struct Work {
+    int parameter;
+    int64_t first, count;
+  };
+  std::vector<Work> work;
+  for (int p = 0; p < static_cast<int>(model.parameters.size()); ++p) {
+    const int64_t total = model.parameters[p].elements();
+    for (int64_t first = 0; first < total; first += kPieceElements) work.push_back({p, first, std::min(kPieceElements, total - first)});
+  }
+  int threads = 0;
+  for (const memory::WorkerPool* pool : pools) threads += pool->size();
+  checkpoint::for_each_parallel(work.size(), threads, [&](size_t i) {
+    thread_local std::vector<float> values;
+    values.resize(static_cast<size_t>(work[i].count));
+    random_weights(model.parameters[work[i].parameter], seed, work[i].first, values);
+    state.write(work[i].parameter, optim::StatePart::kMaster, work[i].first, values);
+  });
+}
+
+void write_hf_model(const std::filesystem::path& folder, const ModelDescription& model, const MasterSource& source, checkpoint::Dtype dtype, const checkpoint::HfDirectory* original) {
+  struct Origin {
+    int parameter = -1;  // -1: carried through
+    int64_t first = 0;
+  };
+  std::vector<checkpoint::TensorInfo> tensors;
+  std::map<std::string, Origin> origins;
+  for (int p = 0; p < static_cast<int>(model.parameters.size()); ++p) {
+    const FileLayout layout = model.file_layouts(model.parameters[p]).front();
+    for (const FilePiece& piece : layout) {
+      tensors.push_back({piece.tensor, dtype, piece.shape});
+      origins[piece.tensor] = {p, piece.offset};
+    }
+  }
+  if (original) {
+    for (const checkpoint::TensorPlace* tensor : original->tensors()) {
+      if (!model.carried_through(tensor->name)) continue;
+      tensors.push_back(*tensor);
+      origins[tensor->name] = {};
+    }
+  }
+  nlohmann::ordered_json config = nlohmann::ordered_json::parse(model.config_json);
+  const char* name = dtype == checkpoint::Dtype::kF32 ? "float32" : "bfloat16";
+  config[config.contains("dtype") ? "dtype" : "torch_dtype"] = name;
+
+  checkpoint::write_hf_directory(folder, config.dump(2) + "\n", tensors, [&](const checkpoint::TensorInfo& tensor, const checkpoint::ByteSink& sink) {
+    const Origin origin = origins.at(tensor.name);
+    if (origin.parameter < 0) {
+      std::vector<std::byte> bytes(4 << 20);
+      for (int64_t at = 0; at < tensor.bytes(); at += static_cast<int64_t>(bytes.size())) {
+        const std::span<std::byte> part(bytes.data(), static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(bytes.size()), tensor.bytes() - at)));
+        original->read_bytes(tensor.name, at, part);
+        sink(part);
+      }
+      return;
+    }
+    const int64_t total = tensor.elements();
+    std::vector<float> values(static_cast<size_t>(std::min(total, kPieceElements)));
+    std::vector<uint16_t> rounded(values.size());
+    for (int64_t at = 0; at < total; at += kPieceElements) {
+      const std::span<float> part(values.data(), static_cast<size_t>(std::min(kPieceElements, total - at)));
+      source(origin.parameter, origin.first + at, part);
+      if (tensor.dtype == checkpoint::Dtype::kF32) {
+        sink(std::as_bytes(part));
+        continue;
+      }
+      std::transform(part.begin(), part.end(), rounded.begin(), base::to_bfloat16);
+      sink(std::as_bytes(std::span(rounded.data(), part.size())));
+    }
+  });
+}
+
+}  // namespace oom::runtime

@@ -1,0 +1,117 @@
+#include "runtime/nearest_plan.h"
+
+#include <functional>
+#include <optional>
+
+#include "base/text.h"
+
+namespace oom::runtime {
+namespace {
+
+constexpr int64_t kShortestSequence = 128;
+
+/// A change of one key; `apply` does it to a plan, and says false where there is nothing to gain.
+struct Change {
+  std::string key;
+  std::string value;
+  std::function<void(Plan&)> apply;
+};
+
+std::vector<Change> changes_for(const config::Config& config, const Plan& plan) {
+  std::vector<Change> changes;
+  if (plan.deferred_layers > 0 && !plan.workload.clips) changes.push_back({"train.updates", "\"overlapped\"", [](Plan& changed) { changed.deferred_layers = 0; }});
+  if (plan.transfer.gradient_slots > 1) changes.push_back({"transfer.gradient_slots", "1", [](Plan& changed) { changed.transfer.gradient_slots = 1; }});
+  if (plan.transfer.windows > 1) changes.push_back({"transfer.windows", "1", [](Plan& changed) { changed.transfer.windows = 1; }});
+  for (int64_t batch = plan.workload.global_batch / 2; batch >= plan.ranks && batch % plan.ranks == 0; batch /= 2) {
+    changes.push_back({"train.global_batch", cat(batch), [batch](Plan& changed) { changed.workload.global_batch = batch; }});
+  }
+  for (int64_t length = plan.workload.sequence_length / 2; length >= kShortestSequence; length /= 2) {
+    changes.push_back({"data.sequence_length", cat(length), [length](Plan& changed) { changed.workload.sequence_length = length; }});
+  }
+  if (plan.workload.gradients == ElementType::kFloat32 && plan.workload.compute == ElementType::kBfloat16) {
+    changes.push_back({"precision.gradients", "\"bf16\"", [](Plan& changed) { changed.workload.gradients = ElementType::kBfloat16; }});
+  }
+  if (plan.workload.compute == ElementType::kFloat32) {
+    changes.push_back({"precision.compute", "\"bf16\"", [follows = !config.precision().gradients](Plan& changed) {
+                         changed.workload.compute = ElementType::kBfloat16;
+                         if (follows) changed.workload.gradients = ElementType::kBfloat16;
+                       }});
+  }
+  return changes;
+}
+
+class Search {
+ public:
+  Search(Session& session, const Plan& plan, const Budgets& budgets) : session_(session), plan_(plan), budgets_(budgets) {}
+
+  /// Judges the plan with some changes; nothing when a strategy's own settings do not allow them.
+  std::optional<PlanCandidate> judge(const std::vector<Change>& changes) {
+    Plan plan = plan_;
+    for (const Change& change : changes) change.apply(plan);
+    try {
+      configure_strategies(session_, plan);
+    } catch (const ConfigError&) {
+      return std::nullopt;
+    }
+    return judge_plan(session_, std::move(plan), budgets_);
+  }
+
+ private:
+  Session& session_;
+  const Plan& plan_;
+  const Budgets& budgets_;
+};
+
+// Replaces an earlier change of the same key.
+std::vector<Change> with(std::vector<Change> changes, const Change& next) {
+  if (!changes.empty() && changes.back().key == next.key) changes.pop_back();
+  changes.push_back(next);
+  return changes;
+}
+
+}  // namespace
+
+NearestPlan find_nearest(Session& session, const PlanCandidate& refused, const Budgets& budgets) {
+  Search search(session, refused.plan, budgets);
+  std::vector<Change> made;
+  std::optional<PlanCandidate> best;
+  int64_t over = refused.over_bytes();
+  for (const Change& change : changes_for(session.config(), refused.plan)) {
+    const std::vector<Change> more = with(made, change);
+    std::optional<PlanCandidate> candidate = search.judge(more);
+    if (!candidate || candidate->over_bytes() >= over) continue;  // no gain
+    over = candidate->over_bytes();
+    made = more;
+    best = std::move(candidate);
+    if (best->fits()) break;
+  }
+  for (size_t i = 0; best && best->fits() && made.size() > 1 && i < made.size();) {
+    std::vector<Change> fewer = made;
+    fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+    std::optional<PlanCandidate> candidate = search.judge(fewer);
+    if (!candidate || !candidate->fits()) {
+      ++i;
+      continue;
+    }
+    made = std::move(fewer);
+    best = std::move(candidate);
+  }
+  const PlanCandidate& smallest = best ? *best : refused;
+  NearestPlan nearest{.changes = {}, .fits = smallest.fits(), .account = smallest.account, .shortfalls = smallest.shortfalls, .step_seconds = smallest.simulation.step_seconds};
+  for (const Change& change : made) nearest.changes.emplace_back(change.key, change.value);
+  return nearest;
+}
+
+std::string NearestPlan::describe() const {
+  std::vector<std::string> settings;
+  for (const auto& [key, value] : changes) settings.push_back(cat("--set ", key, "=", value));
+  std::string text = fits ? cat("nearest plan that fits: ", base::join(settings, " "))
+                          : cat("no plan fits; the smallest found", settings.empty() ? std::string() : cat(" (", base::join(settings, " "), ")"), " still needs:");
+  if (!fits) return cat(text, "\n", runtime::describe(shortfalls));
+  for (const auto* places : {&account.gpus, &account.nodes}) {
+    for (const PlaceAccount& place : *places) text += cat("\n  ", place_name(place.place), " needs ", base::format_bytes(place.peak_bytes));
+  }
+  return text;
+}
+
+}  // namespace oom::runtime

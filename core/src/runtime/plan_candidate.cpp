@@ -1,0 +1,67 @@
+#include "runtime/plan_candidate.h"
+
+#include "comm/device_transfer.h"
+#include "runtime/device_costs.h"
+#include "runtime/fixed_memory.h"
+#include "runtime/program_set.h"
+#include "runtime/storage_bank.h"
+
+namespace oom::runtime {
+namespace {
+
+// What the program's buffers do not say: alignment in the arenas, the process itself, and that the CPU device's memory is the host's.
+void add_surroundings(MemoryAccount& account, const Plan& plan, const StoragePlan& storage) {
+  StorageBank bank;
+  bank.add(storage);
+  for (auto* places : {&account.gpus, &account.nodes}) {
+    for (PlaceAccount& place : *places) add_fixed(place, "alignment of regions to pages", BufferClass::kFixed, bank.total_bytes(place.place) - place.persistent_bytes);
+  }
+  const bool cuda = plan.device == DeviceKind::kCuda;
+  for (PlaceAccount& gpu : account.gpus) {
+    if (cuda) add_fixed(gpu, "CUDA context and libraries", BufferClass::kFixed, kGpuFixedBytes);
+  }
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    PlaceAccount& node = account.nodes.at(plan.node_of_rank.at(rank));
+    if (cuda) {
+      add_fixed(node, cat("driver's memory for gpu ", rank), BufferClass::kFixed, kHostFixedBytesPerGpu);
+      continue;
+    }
+    const ClassBytes& device = account.gpus.at(rank).at_peak;
+    for (size_t c = 0; c < device.size(); ++c) {
+      const auto buffer_class = static_cast<BufferClass>(c);
+      add_fixed(node, cat("device memory of rank ", rank, ", ", buffer_class_name(buffer_class)), buffer_class, device[c]);
+    }
+  }
+  for (PlaceAccount& node : account.nodes) add_fixed(node, "process and libraries", BufferClass::kFixed, kHostFixedBytes / plan.numa_nodes);
+}
+
+}  // namespace
+
+int64_t PlanCandidate::over_bytes() const {
+  int64_t bytes = 0;
+  for (const Shortfall& shortfall : shortfalls) bytes += shortfall.over_bytes();
+  return bytes;
+}
+
+void configure_strategies(Session& session, Plan& plan) {
+  session.experts(plan.experts).configure(session.model().description, plan);
+  session.activations(plan.activations).configure(session.model().description, plan);
+}
+
+PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets) {
+  PlanCandidate candidate;
+  candidate.plan = std::move(plan);
+  const auto transfer = comm::DeviceTransfer::for_planning();
+  const UnitStream::UpdatePools pools;
+  RunState state;
+  EmittedProgram emitted = emit_training({session.model().description, session.model().operators, candidate.plan, session.experts(candidate.plan.experts),
+                                          session.activations(candidate.plan.activations), *transfer, pools, state});
+  candidate.program = std::move(emitted.built.program);
+  candidate.account = account_memory(candidate.program);
+  add_surroundings(candidate.account, candidate.plan, emitted.emitter->storage());
+  candidate.simulation = simulate(candidate.program, analytic_costs(candidate.plan.device), {.issuing_threads = candidate.plan.device == DeviceKind::kCuda});
+  candidate.shortfalls = find_shortfalls(candidate.account, budgets);
+  return candidate;
+}
+
+}  // namespace oom::runtime

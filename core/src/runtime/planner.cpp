@@ -1,0 +1,157 @@
+#include "runtime/planner.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "oom/log.h"
+#include "runtime/base_plan.h"
+#include "runtime/nearest_plan.h"
+#include "runtime/plan_candidate.h"
+#include "runtime/unbuilt.h"
+
+namespace oom::runtime {
+namespace {
+
+// A longer deferral must be this much faster to be worth its memory.
+constexpr double kTie = 0.005;
+
+/// What configuring and judging one expert strategy came to.
+struct Path {
+  std::string experts;
+  std::optional<PlanCandidate> candidate;  // the fastest that fits, else the smallest
+  std::string evidence;
+  std::string fault;                       // why it cannot be configured
+};
+
+// Numbers of deferred layers to try, ascending.
+std::vector<int> deferrals(Session& session, const Plan& plan) {
+  if (!may_choose_deferral(session.config())) return {plan.deferred_layers};
+  const int layers = static_cast<int>(session.model().description.layers.size());
+  std::vector<int> choices{0, layers / 4, layers / 2, 3 * layers / 4, layers - 1};
+  choices.erase(std::unique(choices.begin(), choices.end()), choices.end());
+  return choices;
+}
+
+Path plan_path(Session& session, Plan plan, const std::string& experts, const Budgets& budgets) {
+  Path path{.experts = experts};
+  plan.experts = experts;
+  configure_strategies(session, plan);
+  std::vector<std::string> tried;
+  for (const int deferred : deferrals(session, plan)) {
+    plan.deferred_layers = deferred;
+    PlanCandidate candidate = judge_plan(session, plan, budgets);
+    if (candidate.fits()) tried.push_back(cat(deferred, " layers deferred: ", candidate.simulation.step_seconds, " s"));
+    const bool better = !path.candidate || (candidate.fits() && candidate.simulation.step_seconds < path.candidate->simulation.step_seconds * (1 - kTie));
+    // Deferral takes memory: once it does not fit, more of it does not either.
+    const bool fits = candidate.fits();
+    if (better) path.candidate = std::move(candidate);
+    if (!fits) break;
+  }
+  if (tried.size() > 1) path.evidence = cat("; ", base::join(tried, ", "));
+  return path;
+}
+
+PlannedRun planned_run(PlanCandidate&& candidate, const Budgets& budgets, std::string evidence) {
+  PlannedRun run;
+  run.bound_by = bound_by(candidate.simulation);
+  run.plan = std::move(candidate.plan);
+  run.program = std::move(candidate.program);
+  run.account = std::move(candidate.account);
+  run.simulation = std::move(candidate.simulation);
+  run.evidence = std::move(evidence);
+  run.gpu_budget_bytes = budgets.gpu_bytes;
+  run.host_budget_bytes = budgets.host_bytes;
+  return run;
+}
+
+PlanAnswer refuse(Session& session, const PlanCandidate& candidate, const Budgets& budgets, const std::string& what) {
+  PlanAnswer answer;
+  answer.refusal.budgets = budgets;
+  answer.refusal.why = cat(what, " does not fit the budgets:\n", describe(candidate.shortfalls));
+  answer.refusal.nearest = find_nearest(session, candidate, budgets);
+  return answer;
+}
+
+PlanAnswer stated_plan(Session& session, const Plan& wanted, const Machine& machine, Purpose purpose) {
+  const std::string& path = *session.config().engine().plan;
+  Plan plan = load_stated_plan(session, wanted);
+  if (machine.is_target && purpose != Purpose::kPlanOnly && plan.numa_nodes > static_cast<int>(machine.topology.nodes.size())) {
+    throw FileError(cat(path, ": numa_nodes: the plan is for ", plan.numa_nodes, " NUMA nodes; this machine has ", machine.topology.nodes.size(), ". Make it again with oom plan"));
+  }
+  const Budgets budgets = read_budgets(session.config(), plan, machine, purpose);
+  PlanCandidate candidate = judge_plan(session, std::move(plan), budgets);
+  if (!candidate.fits()) return refuse(session, candidate, budgets, cat(path, ": this plan (engine.plan; the nearest is one made without it)"));
+  return {.run = planned_run(std::move(candidate), budgets, cat("as ", path, " says")), .refusal = {}};
+}
+
+std::vector<Path> plan_paths(Session& session, const Plan& base, const Budgets& budgets) {
+  const std::vector<std::string> names = session.expert_candidates();
+  std::vector<Path> paths;
+  for (const std::string& experts : names) {
+    try {
+      paths.push_back(plan_path(session, base, experts, budgets));
+    } catch (const ConfigError& error) {
+      if (names.size() == 1) throw;
+      paths.push_back({.experts = experts, .fault = error.what()});
+    }
+  }
+  std::string faults;
+  for (const Path& path : paths) faults += cat(faults.empty() ? "" : "\n", path.fault);
+  if (std::none_of(paths.begin(), paths.end(), [](const Path& path) { return path.candidate.has_value(); })) throw ConfigError(faults);
+  return paths;
+}
+
+PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& budgets) {
+  std::vector<Candidate> candidates;
+  const Path* smallest = nullptr;
+  bool any = false;
+  for (const Path& path : paths) {
+    Candidate candidate;
+    candidate.plan.experts = path.experts;
+    candidate.why_not = path.fault;
+    if (path.candidate) {
+      candidate = {.plan = path.candidate->plan, .fits = path.candidate->fits(), .why_not = describe(path.candidate->shortfalls), .predicted_step_seconds = path.candidate->simulation.step_seconds};
+      if (!smallest || path.candidate->over_bytes() < smallest->candidate->over_bytes()) smallest = &path;
+    }
+    any = any || candidate.fits;
+    candidates.push_back(std::move(candidate));
+  }
+  if (!any) return refuse(session, *smallest->candidate, budgets, cat("expert strategy ", smallest->experts, " with ", smallest->candidate->plan.activations));
+  std::string evidence;
+  const size_t chosen = session.selector().select(candidates, evidence);
+  OOM_CHECK(chosen < paths.size() && candidates[chosen].fits, "the selector chose candidate ", chosen, ", which does not fit");
+  return {.run = planned_run(std::move(*paths[chosen].candidate), budgets, evidence + paths[chosen].evidence), .refusal = {}};
+}
+
+}  // namespace
+
+PlanAnswer find_plan(Session& session, Purpose purpose) {
+  refuse_unbuilt(session.config());
+  const Machine machine = read_machine(session.device(), session.ranks());
+  const Plan base = base_plan(session, machine, purpose);
+  if (session.config().engine().plan) return stated_plan(session, base, machine, purpose);
+  const Budgets budgets = read_budgets(session.config(), base, machine, purpose);
+  std::vector<Path> paths = plan_paths(session, base, budgets);
+  return choose(session, paths, budgets);
+}
+
+PlannedRun make_plan(Session& session, Purpose purpose) {
+  PlanAnswer answer = find_plan(session, purpose);
+  if (!answer.run) throw BudgetError(cat(answer.refusal.why, "\n", answer.refusal.nearest.describe()));
+  if (purpose == Purpose::kTrain) check_disk(session.config(), session.model().description.total_parameters());
+  if (answer.run->plan.device == DeviceKind::kCuda) {
+    int64_t pinned = 0;
+    for (const PlaceAccount& node : answer.run->account.nodes) pinned += node.persistent_bytes - node.persistent[static_cast<size_t>(BufferClass::kFixed)];
+    check_memlock(hardware::read_host_limits(), pinned);
+  }
+  return std::move(*answer.run);
+}
+
+plan::PlanPrediction prediction_of(const PlannedRun& run) {
+  plan::PlanPrediction prediction{.step_seconds = run.simulation.step_seconds, .gpu_peak_bytes = {}, .host_peak_bytes = {}};
+  for (const PlaceAccount& gpu : run.account.gpus) prediction.gpu_peak_bytes.push_back(gpu.peak_bytes);
+  for (const PlaceAccount& node : run.account.nodes) prediction.host_peak_bytes.push_back(node.peak_bytes);
+  return prediction;
+}
+
+}  // namespace oom::runtime

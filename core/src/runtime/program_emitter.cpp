@@ -1,0 +1,162 @@
+#include "runtime/program_emitter.h"
+
+#include <ATen/ops/empty.h>
+
+namespace oom::runtime {
+
+ProgramEmitter::ProgramEmitter(const Context& context)
+    : context_(context),
+      builder_(std::vector<int32_t>(context.plan.node_of_rank.begin(), context.plan.node_of_rank.end()), context.plan.numa_nodes),
+      units_(builder_, context.memory, storage_, context.model, context.plan, context.run, context.transfer, context.pools, context.purpose == Purpose::kTraining) {
+  const ModelDescription& model = context_.model;
+  const int layers = static_cast<int>(model.layers.size());
+  std::vector<int> embedding, head, final_norm;
+  std::vector<std::vector<int>> ordinary(layers);
+  positions_.resize(layers);
+  layer_parameters_.resize(layers);
+  for (int p = 0; p < static_cast<int>(model.parameters.size()); ++p) {
+    const ParameterSpec& spec = model.parameters[p];
+    if (spec.layer >= 0) {
+      const int64_t position = layer_parameters_.at(spec.layer)++;
+      if (spec.role == ParameterRole::kExpert) continue;
+      ordinary[spec.layer].push_back(p);
+      positions_[spec.layer].push_back(static_cast<int>(position));
+    } else if (spec.role == ParameterRole::kEmbedding) {
+      embedding.push_back(p);
+    } else if (spec.role == ParameterRole::kHead) {
+      head.push_back(p);
+    } else {
+      final_norm.push_back(p);
+    }
+  }
+  const int ranks = context_.plan.ranks;
+  embedding_ = add_unit(make_shared_unit(model, "embedding", UnitKind::kVocabulary, kEmbeddingLayer, embedding, ranks));
+  head_ = model.tied_embeddings ? embedding_ : add_unit(make_shared_unit(model, "head", UnitKind::kVocabulary, kHeadLayer, head, ranks));
+  final_norm_ = add_unit(make_shared_unit(model, "final norm", UnitKind::kOrdinary, kHeadLayer, final_norm, ranks));
+  for (int layer = 0; layer < layers; ++layer) {
+    ordinary_.push_back(add_unit(make_shared_unit(model, cat("layer ", layer), UnitKind::kOrdinary, layer, ordinary[layer], ranks)));
+  }
+  context_.experts.add_units(*this);
+  add_ends();
+}
+
+ProgramEmitter::~ProgramEmitter() = default;
+
+BufferId ProgramEmitter::add_named(const std::string& name, Place place, int64_t bytes, BufferClass buffer_class) {
+  const BufferId buffer = builder_.add_buffer({.name = name, .place = place, .bytes = bytes, .buffer_class = buffer_class});
+  storage_.place(storage_.add(name, place, bytes, buffer_class), buffer, 0);
+  return buffer;
+}
+
+RankBuffers ProgramEmitter::add_activation(const std::string& name, int64_t bytes, BufferClass buffer_class) {
+  RankBuffers buffers;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    buffers.push_back(builder_.add_buffer(
+        {.name = cat(name, " rank ", rank), .place = Place::gpu(rank), .bytes = bytes, .buffer_class = buffer_class, .lifetime = Lifetime::kTransient}));
+  }
+  return buffers;
+}
+
+int64_t ProgramEmitter::mixer_saved_bytes(int layer) const {
+  return context_.operators.mixers.at(layer)->cost(Pass::kReplay, plan().sequences_per_rank(), plan().workload.sequence_length, element_bytes(plan().workload.compute), {}).saved_bytes;
+}
+int64_t ProgramEmitter::feed_forward_saved_bytes(int layer) const {
+  return context_.operators.feed_forwards.at(layer)->cost(Pass::kReplay, plan().tokens_per_rank(), element_bytes(plan().workload.compute)).saved_bytes;
+}
+
+RankBuffers ProgramEmitter::add_device_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) {
+  RankBuffers buffers;
+  for (int rank = 0; rank < ranks(); ++rank) buffers.push_back(add_named(cat(name, " rank ", rank), Place::gpu(rank), bytes, buffer_class));
+  return buffers;
+}
+
+RankBuffers ProgramEmitter::add_host_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) {
+  RankBuffers buffers;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    buffers.push_back(add_named(cat("host ", name, " rank ", rank), Place::numa(plan().node_of_rank.at(rank)), bytes, buffer_class));
+  }
+  return buffers;
+}
+
+LayerWeights ProgramEmitter::weights(const Delivery& delivery, int rank) const { return units_.weights(delivery, rank); }
+LayerGradients ProgramEmitter::gradients(const GradientTarget& target, int rank, bool accumulate) const { return units_.gradients(target, rank, accumulate); }
+
+LayerWeights ProgramEmitter::layer_weights(const Delivery& ordinary, int layer, int rank) const {
+  const LayerWeights pieces = units_.weights(ordinary, rank);
+  LayerWeights weights(layer_parameters_[layer]);
+  for (size_t piece = 0; piece < pieces.size(); ++piece) weights[positions_[layer][piece]] = pieces[piece];
+  return weights;
+}
+
+LayerGradients ProgramEmitter::layer_gradients(const GradientTarget& target, int layer, int rank) const {
+  const LayerGradients pieces = units_.gradients(target, rank, /*accumulate=*/false);
+  LayerGradients sinks(layer_parameters_[layer]);
+  for (size_t piece = 0; piece < pieces.size(); ++piece) sinks[positions_[layer][piece]] = pieces[piece];
+  return sinks;
+}
+
+at::Tensor ProgramEmitter::activation(BufferId buffer) const {
+  if (buffers_.at(buffer).lifetime == Lifetime::kTransient) return context_.memory.slot(buffer).tensor;
+  return context_.memory.view(buffer, compute_type(), {plan().tokens_per_rank(), model().hidden});
+}
+
+void ProgramEmitter::put(BufferId buffer, at::Tensor value) const {
+  if (buffers_.at(buffer).lifetime == Lifetime::kTransient) {
+    context_.memory.slot(buffer).tensor = std::move(value);
+  } else {
+    activation(buffer).copy_(value);
+  }
+}
+
+SequenceInfo ProgramEmitter::sequence(int rank) const {
+  SequenceInfo info;
+  info.batch = plan().sequences_per_rank();
+  info.length = plan().workload.sequence_length;
+  info.positions = context_.memory.view(position_buffers_[rank], at::kInt, {plan().tokens_per_rank()});
+  info.longest_document = info.length;
+  return info;
+}
+
+void ProgramEmitter::emit_copy(const std::string& kind, int layer, Lane lane, const RankBuffers& from, const RankBuffers& to, int64_t bytes, bool to_host) {
+  const int64_t chunk = to_host ? plan().transfer.d2h_chunk_bytes : plan().transfer.h2d_chunk_bytes;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    Cost cost{.bytes = static_cast<double>(bytes)};
+    (to_host ? cost.d2h_bytes : cost.h2d_bytes) = static_cast<double>(bytes);
+    cost.host_bytes[plan().node_of_rank.at(rank)] = static_cast<double>(bytes);
+    builder_.emit({.kind = kind, .layer = layer, .lane = {lane, rank}, .reads = {from[rank]}, .writes = {to[rank]}, .cost = cost,
+                   .action = [this, source = from[rank], target = to[rank], bytes, chunk](StageContext& context) {
+                     context_.transfer.copy(context_.memory.data(target), context_.memory.data(source), bytes, chunk, context.stream);
+                   }});
+  }
+}
+
+void ProgramEmitter::emit_store(const std::string& kind, int layer, const RankBuffers& device, const RankBuffers& host, int64_t bytes) {
+  emit_copy(kind, layer, Lane::kD2h, device, host, bytes, /*to_host=*/true);
+}
+void ProgramEmitter::emit_load(const std::string& kind, int layer, const RankBuffers& host, const RankBuffers& device, int64_t bytes) {
+  emit_copy(kind, layer, Lane::kH2d, host, device, bytes, /*to_host=*/false);
+}
+
+BuiltProgram ProgramEmitter::finish() {
+  BuiltProgram built = std::move(builder_).build();
+  const Program& program = built.program;
+  buffers_ = program.buffers;
+  std::vector<StageId> last(program.buffers.size(), kNone);
+  for (StageId stage = 0; stage < static_cast<StageId>(program.stages.size()); ++stage) {
+    for (const Access& access : program.stages[stage].accesses) last[access.buffer] = stage;
+  }
+  std::vector<std::vector<BufferId>> released(program.stages.size());
+  for (size_t buffer = 0; buffer < program.buffers.size(); ++buffer) {
+    if (program.buffers[buffer].lifetime == Lifetime::kTransient && last[buffer] != kNone) released[last[buffer]].push_back(static_cast<BufferId>(buffer));
+  }
+  for (size_t stage = 0; stage < released.size(); ++stage) {
+    if (released[stage].empty()) continue;
+    built.actions[stage] = [this, action = std::move(built.actions[stage]), buffers = std::move(released[stage])](StageContext& context) {
+      if (action) action(context);
+      for (const BufferId buffer : buffers) context_.memory.release(buffer);
+    };
+  }
+  return built;
+}
+
+}  // namespace oom::runtime

@@ -1,0 +1,32 @@
+/// What stage actions share with the engine while a program runs: this step's batch, hyper-parameters, counters and results.
+/// Written by the engine between steps, or by one stage that others are ordered after.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "optim/adamw.h"
+
+namespace oom::runtime {
+
+struct StepResult {
+  double loss_sum = 0;        ///< cross entropy over valid targets, in nats, all ranks
+  int64_t valid_tokens = 0;
+  double aux_loss = 0;        ///< before its coefficient
+  double grad_norm = 0;       ///< before clipping; 0 in evaluation
+  double loss() const { return valid_tokens > 0 ? loss_sum / static_cast<double>(valid_tokens) : 0.0; }
+};
+
+struct RunState {
+  int64_t valid_tokens = 0;   ///< targets of the global batch that count
+  int64_t first_step = 1;     ///< no update is pending from before this step
+  double clip_norm = 0;
+  double aux_coefficient = 0;
+  bool decay_norms = true;
+  /// Rate, betas, eps and decay of a step (its shard counter is filled in by the update). A pure function of the step.
+  std::function<optim::AdamWStep(int64_t step)> hyper;
+  StepResult result;
+};
+
+}  // namespace oom::runtime

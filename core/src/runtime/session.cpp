@@ -1,0 +1,122 @@
+#include "runtime/session.h"
+
+#include "base/text.h"
+#include "checkpoint/hf_directory.h"
+#include "hardware/gpu.h"
+
+namespace oom::runtime {
+
+struct PluginHost::Created {
+  std::string name;
+  Kind kind;
+  const plugin::PluginLibrary* library = nullptr;
+  HostServices services;
+  std::string run_folder;
+  SettingsTable settings;
+  plugin::PluginInstance plugin;
+};
+
+PluginHost::PluginHost(const std::vector<std::string>& entries) : registry_(plugin::plugin_folders(plugin::process_search_places(entries))) {}
+
+PluginHost::~PluginHost() {
+  while (!created_.empty()) created_.pop_back();
+}
+
+std::vector<SettingsSchema> PluginHost::schemas() {
+  std::vector<SettingsSchema> schemas;
+  for (const plugin::PluginSettings& settings : registry_.settings_schemas()) {
+    if (settings.schema) schemas.push_back(*settings.schema);
+  }
+  return schemas;
+}
+
+void PluginHost::set_run(int ranks, DeviceKind device, std::string run_folder, uint64_t seed) {
+  ranks_ = ranks;
+  device_ = device;
+  run_folder_ = std::move(run_folder);
+  seed_ = seed;
+}
+
+Plugin& PluginHost::create(const std::string& name, Kind kind, const config::Config* config, const std::string& where) {
+  for (const auto& made : created_) {
+    if (made->name == name && made->kind == kind) return *made->plugin;
+  }
+  auto made = std::make_unique<Created>();
+  made->name = name;
+  made->kind = kind;
+  made->library = &registry_.load(name, kind, where);
+  made->run_folder = run_folder_;
+  made->services = plugin::engine_services();
+  made->services.ranks = ranks_;
+  made->services.device = device_;
+  made->services.run_folder = made->run_folder;
+  made->services.seed = seed_;
+  if (config && made->library->settings_schema()) {
+    made->settings = config->table(made->library->settings_schema()->table);
+    made->services.settings = &made->settings;
+  }
+  made->plugin = made->library->create(made->services);
+  created_.push_back(std::move(made));
+  return *created_.back()->plugin;
+}
+
+LoadedModel PluginHost::load_model(const std::string& config_text, const std::string& source, const ModelOptions& options, bool with_operators) {
+  const std::vector<std::string> families = registry_.available(Kind::kModelAdapter);
+  for (const std::string& family : families) {
+    const auto& adapter = dynamic_cast<const ModelAdapter&>(create(family, Kind::kModelAdapter, nullptr, {}));
+    const ModelConfig config = ModelConfig::parse(config_text, source);
+    if (!adapter.accepts(config)) continue;
+    LoadedModel model{.adapter = &adapter, .description = adapter.describe(config, options), .operators = {}};
+    if (!with_operators) return model;
+    for (int layer = 0; layer < static_cast<int>(model.description.layers.size()); ++layer) {
+      model.operators.mixers.push_back(adapter.mixer(model.description, layer));
+      model.operators.feed_forwards.push_back(adapter.feed_forward(model.description, layer));
+    }
+    model.operators.final_norm = adapter.final_norm(model.description);
+    return model;
+  }
+  const ModelConfig config = ModelConfig::parse(config_text, source);
+  throw FileError(cat(source, ": model_type: no model plugin takes \"", config.string("model_type", ""), "\"; families here: ", base::join(families, ", "),
+                      ". Add its plugin's folder to engine.plugin_path"));
+}
+
+Session::Session(const std::string& config_path, const std::vector<std::string>& overrides) {
+  const config::Engine engine = config::peek_engine(config_path, overrides);
+  plugins_ = std::make_unique<PluginHost>(engine.plugin_path);
+  const std::vector<SettingsSchema> schemas = plugins_->schemas();
+  config_ = std::make_unique<config::Config>(config::load_config(config_path, overrides, schemas));
+
+  const config::Engine& wanted = config_->engine();
+  const hardware::GpuList gpus = wanted.device == config::DeviceKind::kCpu ? hardware::GpuList{} : hardware::list_gpus();
+  device_ = wanted.device == config::DeviceKind::kCuda || (wanted.device == config::DeviceKind::kAuto && !gpus.gpus.empty()) ? DeviceKind::kCuda : DeviceKind::kCpu;
+  if (wanted.device == config::DeviceKind::kAuto && device_ == DeviceKind::kCpu) log_info("device: no GPU (", gpus.why_none, "); running on the CPU device");
+  ranks_ = static_cast<int>(wanted.ranks.value_or(device_ == DeviceKind::kCuda ? std::max<size_t>(1, gpus.gpus.size()) : 1));
+  config::check_ranks_divide_batch(*config_, ranks_);
+  plugins_->set_run(ranks_, device_, config_->output().dir, static_cast<uint64_t>(config_->model().seed));
+}
+
+const LoadedModel& Session::model() {
+  if (!model_) {
+    const std::string& folder = config_->model().path;
+    model_ = std::make_unique<LoadedModel>(
+        plugins_->load_model(checkpoint::read_model_config(folder), folder + "/config.json", {.yarn_factor = config_->model().yarn_factor}, /*with_operators=*/true));
+  }
+  return *model_;
+}
+
+ExpertStrategy& Session::experts(const std::string& name) {
+  return dynamic_cast<ExpertStrategy&>(plugins_->create(name, Kind::kExpertStrategy, config_.get(), config_->where("engine", "experts")));
+}
+ActivationStrategy& Session::activations(const std::string& name) {
+  return dynamic_cast<ActivationStrategy&>(plugins_->create(name, Kind::kActivationStrategy, config_.get(), config_->where("engine", "activations")));
+}
+Selector& Session::selector() { return dynamic_cast<Selector&>(plugins_->create("selector", Kind::kSelector, config_.get(), {})); }
+
+std::vector<std::string> Session::expert_candidates() {
+  if (config_->engine().experts != "auto") return {config_->engine().experts};
+  std::vector<std::string> usable = plugins_->registry().available(Kind::kExpertStrategy);
+  if (usable.empty()) throw ConfigError(cat(config_->where("engine", "experts"), ": no expert strategy found; looked in engine.plugin_path, OOM_PLUGIN_PATH and the program's own folder"));
+  return usable;
+}
+
+}  // namespace oom::runtime

@@ -1,0 +1,159 @@
+#include "runtime/trainer.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "checkpoint/checkpoint_reader.h"
+#include "checkpoint/checkpoint_folder.h"
+#include "hardware/process_memory.h"
+#include "observe/metrics_log.h"
+#include "observe/progress_line.h"
+#include "plan/plan_file.h"
+#include "runtime/interrupt.h"
+#include "runtime/prepared_run.h"
+#include "runtime/run_checkpoint.h"
+#include "runtime/schedule.h"
+
+namespace oom::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+void write_text(const fs::path& path, const std::string& text) {
+  std::ofstream out(path, std::ios::trunc);
+  out << text;
+  out.flush();
+  if (!out) throw FileError(cat(path.string(), ": cannot be written; check the folder's permissions and the disk's free space"));
+}
+
+// Makes the run folder. One that holds a run is refused unless it is resumed or may be overwritten.
+fs::path open_run_folder(const config::Config& config, bool resume) {
+  const fs::path folder = config.output().dir;
+  const bool holds_run = fs::exists(folder / "metrics.jsonl") || fs::exists(folder / "checkpoints");
+  if (holds_run && !resume) {
+    if (!config.output().overwrite) {
+      throw ConfigError(cat(config.where("output", "dir"), ": ", folder.string(), " holds a run already. Continue it with --resume, choose another folder, or replace it with --set output.overwrite=true"));
+    }
+    for (const char* part : {"metrics.jsonl", "checkpoints", "config.toml", "plan.toml", "trace.json"}) fs::remove_all(folder / part);
+  }
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw FileError(cat(folder.string(), ": the run folder cannot be made: ", error.message()));
+  return folder;
+}
+
+}  // namespace
+
+ExitCode train(Session& session, bool resume) {
+  const config::Config& config = session.config();
+  PlannedRun planned = make_plan(session);
+  const fs::path folder = open_run_folder(config, resume);
+  const fs::path checkpoints = folder / "checkpoints";
+  std::unique_ptr<checkpoint::CheckpointReader> from;
+  if (resume) {
+    from = open_newest_checkpoint(checkpoints);
+    if (!from) throw FileError(cat(checkpoints.string(), ": --resume found no complete checkpoint there; start without it"));
+  }
+  write_text(folder / "config.toml", config::resolved_toml(config));
+  write_text(folder / "plan.toml", plan::plan_toml(planned.plan, prediction_of(planned)));
+  log_info("plan: ", planned.evidence);
+
+  PreparedRun run(session, std::move(planned));
+  int64_t done = 0;
+  if (from) {
+    restore_checkpoint(*from, session.model().description, run.engine());
+    done = from->state().step;
+    log_info("resume: ", from->folder().string(), ", step ", done);
+    from.reset();
+  } else {
+    run.initialise();
+  }
+  run.engine().set_next_step(done + 1);
+
+  const config::Train& settings = config.train();
+  observe::MetricsLog metrics(folder / "metrics.jsonl", done);
+  observe::ProgressLine progress(done + 1, settings.steps);
+  const InterruptGuard interrupts;
+  const auto save = [&](int64_t step) {
+    progress.end();
+    const Clock::time_point start = Clock::now();
+    run.engine().drain();
+    const fs::path written = save_checkpoint(checkpoints, session, run.engine(), step, step * settings.global_batch);
+    log_info("checkpoint: ", written.string(), " in ", seconds_since(start), " s");
+  };
+
+  Clock::time_point last_end = Clock::now();
+  int64_t saved = done;
+  for (int64_t step = done + 1; step <= settings.steps; ++step) {
+    const StepResult result = run.engine().train_step(step, run.batches(step));
+    if (settings.drain) run.engine().drain();
+    observe::StepMetrics line;
+    line.step = step;
+    line.loss = result.loss();
+    line.aux_loss = result.aux_loss;
+    line.learning_rate = learning_rate(settings, step);
+    line.grad_norm = result.grad_norm;
+    line.tokens = settings.global_batch * config.data().sequence_length;
+    line.gpu_peak_bytes = run.engine().gpu_peak_bytes();
+    line.host_bytes = hardware::process_pss_bytes();
+    line.step_seconds = seconds_since(last_end);
+    last_end = Clock::now();
+    metrics.append(line);
+    progress.show(line);
+    const bool stop = InterruptGuard::requested();
+    const bool last = step == settings.steps;
+    const bool due = config.checkpoint().every > 0 && step % config.checkpoint().every == 0;
+    if (stop || due || (last && config.checkpoint().at_end)) {
+      save(step);
+      saved = step;
+      last_end = Clock::now();
+    }
+    if (stop) {
+      log_info("interrupted after step ", step, "; continue with --resume");
+      return ExitCode::kInterrupted;
+    }
+  }
+  if (saved == done) run.engine().drain();
+  return ExitCode::kDone;
+}
+
+Evaluation evaluate(Session& session) {
+  const config::Config& config = session.config();
+  PreparedRun run(session, make_plan(session, Purpose::kEvaluate));
+  run.initialise();
+  const Plan& plan = run.planned().plan;
+  const int64_t total = std::min(run.samples().sample_count(), config.eval().samples.value_or(run.samples().sample_count()));
+  const int64_t per_rank = plan.sequences_per_rank();
+  Evaluation evaluation;
+  double sum = 0;
+  for (int64_t first = 0; first < total; first += plan.workload.global_batch) {
+    std::vector<data::Batch> batches;
+    for (int rank = 0; rank < plan.ranks; ++rank) {
+      // Shapes are fixed by the plan: a last, short batch is filled with samples whose targets do not count.
+      std::vector<int64_t> samples(per_rank);
+      for (int64_t i = 0; i < per_rank; ++i) samples[i] = std::min(first + rank * per_rank + i, total - 1);
+      batches.emplace_back();
+      run.samples().read(samples, batches.back());
+      data::Batch& batch = batches.back();
+      for (int64_t i = 0; i < per_rank; ++i) {
+        if (first + rank * per_rank + i < total) continue;
+        int32_t* targets = batch.targets.data() + i * batch.sequence_length;
+        for (int64_t t = 0; t < batch.sequence_length; ++t) {
+          if (targets[t] != data::kIgnoredTarget) --batch.valid_targets;
+          targets[t] = data::kIgnoredTarget;
+        }
+      }
+    }
+    const StepResult result = run.engine().evaluate(batches);
+    sum += result.loss_sum;
+    evaluation.tokens += result.valid_tokens;
+  }
+  evaluation.loss = evaluation.tokens > 0 ? sum / static_cast<double>(evaluation.tokens) : 0;
+  return evaluation;
+}
+
+}  // namespace oom::runtime

@@ -1,0 +1,181 @@
+// Planning of a tiny model with the real plugins of the build tree.
+#include "runtime/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "../scratch_folder.h"
+
+namespace oom::runtime {
+namespace {
+
+using ::testing::HasSubstr;
+using oom::testing::write_file;
+
+constexpr const char* kModel = R"({"model_type": "qwen3_moe", "vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32,
+"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "hidden_act": "silu", "max_position_embeddings": 256,
+"rms_norm_eps": 1e-6, "rope_theta": 1e6, "num_experts": 16, "num_experts_per_tok": 4, "norm_topk_prob": true, "tie_word_embeddings": false})";
+
+class Planner : public ::testing::Test {
+ protected:
+  Planner() {
+    write_file(folder_ / "model/config.json", kModel);
+    write_file(folder_ / "run.toml", cat("[model]\npath = \"", (folder_ / "model").string(), "\"\nweights = \"random\"\n",
+                                         "[data]\npath = \"none\"\nsequence_length = 32\n[train]\nglobal_batch = 4\n[engine]\ndevice = \"cpu\"\nranks = 2\nexperts = \"local\"\n",
+                                         "[budget]\nhost = \"8GiB\"\n[output]\ndir = \"", (folder_ / "run").string(), "\"\n"));
+  }
+
+  PlanAnswer plan(std::vector<std::string> overrides, Purpose purpose = Purpose::kPlanOnly) {
+    Session session((folder_ / "run.toml").string(), overrides);
+    return find_plan(session, purpose);
+  }
+  PlannedRun fitting(std::vector<std::string> overrides) {
+    PlanAnswer answer = plan(std::move(overrides));
+    EXPECT_TRUE(answer.run) << answer.refusal.why;
+    return answer.run ? std::move(*answer.run) : PlannedRun();
+  }
+  std::string written(const Plan& plan) {
+    write_file(folder_ / "plan.toml", plan::plan_toml(plan));
+    return cat("engine.plan=\"", (folder_ / "plan.toml").string(), "\"");
+  }
+
+  oom::testing::ScratchFolder folder_;
+};
+
+// A budget that is used to the last byte fits; a byte less does not.
+TEST_F(Planner, GpuBudgetHoldsToTheByte) {
+  const PlannedRun roomy = fitting({"train.updates=overlapped"});
+  const int64_t peak = std::max(roomy.account.gpus[0].peak_bytes, roomy.account.gpus[1].peak_bytes);
+  const auto with = [&](int64_t bytes) { return plan({"train.updates=overlapped", cat("budget.gpu=", bytes), "budget.headroom=1000"}); };
+  EXPECT_TRUE(with(peak + 1000).run);
+  const PlanAnswer refused = with(peak + 999);
+  EXPECT_FALSE(refused.run);
+  EXPECT_THAT(refused.refusal.why, HasSubstr("budget.gpu"));
+}
+
+TEST_F(Planner, HostBudgetHoldsToTheByte) {
+  const PlannedRun roomy = fitting({"train.updates=overlapped", "budget.host=[\"8GiB\"]"});
+  const int64_t peak = roomy.account.nodes[0].peak_bytes;
+  EXPECT_TRUE(plan({"train.updates=overlapped", cat("budget.host=[", peak, "]")}).run);
+  EXPECT_FALSE(plan({"train.updates=overlapped", cat("budget.host=[", peak - 1, "]")}).run);
+}
+
+TEST_F(Planner, CountsMastersMomentsAndTheProcess) {
+  const PlannedRun run = fitting({});
+  int64_t state = 0, fixed = 0;
+  for (const PlaceAccount& node : run.account.nodes) {
+    state += node.at_peak[static_cast<size_t>(BufferClass::kState)];
+    fixed += node.at_peak[static_cast<size_t>(BufferClass::kFixed)];
+    int64_t sum = 0;
+    for (const int64_t bytes : node.at_peak) sum += bytes;
+    EXPECT_EQ(sum, node.peak_bytes);
+  }
+  EXPECT_GE(state, 12 * 392832);
+  EXPECT_GT(fixed, int64_t{100} << 20);
+  EXPECT_GT(run.simulation.step_seconds, 0);
+  EXPECT_FALSE(run.bound_by.empty());
+}
+
+TEST_F(Planner, RefusalNamesANearestPlanThatFits) {
+  const PlannedRun roomy = fitting({});
+  const int64_t peak = std::max(roomy.account.gpus[0].peak_bytes, roomy.account.gpus[1].peak_bytes);
+  const std::vector<std::string> tight{cat("budget.gpu=", peak - 4096), "budget.headroom=0"};
+  const PlanAnswer answer = plan(tight);
+  ASSERT_FALSE(answer.run);
+  const NearestPlan& nearest = answer.refusal.nearest;
+  ASSERT_TRUE(nearest.fits) << nearest.describe();
+  ASSERT_FALSE(nearest.changes.empty());
+  // It is true: with those changes, planning succeeds, and needs what was said.
+  std::vector<std::string> changed = tight;
+  for (const auto& [key, value] : nearest.changes) changed.push_back(cat(key, "=", value));
+  const PlannedRun run = fitting(changed);
+  EXPECT_LE(run.account.gpus.at(0).peak_bytes, peak - 4096);
+  EXPECT_EQ(run.account.gpus.at(0).peak_bytes, nearest.account.gpus.at(0).peak_bytes);
+}
+
+TEST_F(Planner, RefusalSaysWhatTheSmallestNeeds) {
+  const PlanAnswer answer = plan({"budget.host=\"1MiB\""});
+  ASSERT_FALSE(answer.run);
+  EXPECT_FALSE(answer.refusal.nearest.fits);
+  EXPECT_FALSE(answer.refusal.nearest.shortfalls.empty());
+  EXPECT_THAT(answer.refusal.nearest.describe(), HasSubstr("no plan fits"));
+  Session session((folder_ / "run.toml").string(), {"budget.host=\"1MiB\""});
+  EXPECT_THROW((void)make_plan(session), BudgetError);
+}
+
+TEST_F(Planner, DefersWhatClippingAndUsersAskFor) {
+  EXPECT_EQ(fitting({"train.clip_norm=1.0"}).plan.deferred_layers, 3);
+  EXPECT_EQ(fitting({"train.updates=deferred"}).plan.deferred_layers, 3);
+  EXPECT_EQ(fitting({"train.updates=overlapped"}).plan.deferred_layers, 0);
+}
+
+TEST_F(Planner, ChoosesADeferralThatIsNotSlower) {
+  const PlannedRun chosen = fitting({});
+  EXPECT_LT(chosen.plan.deferred_layers, 3);
+  EXPECT_LE(chosen.simulation.step_seconds, fitting({"train.updates=overlapped"}).simulation.step_seconds);
+  EXPECT_THAT(chosen.evidence, HasSubstr("0 layers deferred"));
+}
+
+TEST_F(Planner, PlanFileIsExecutedAsItStands) {
+  PlannedRun made = fitting({});
+  made.plan.deferred_layers = 1;
+  made.plan.transfer.windows = 3;
+  const PlannedRun run = fitting({written(made.plan)});
+  EXPECT_EQ(run.plan.deferred_layers, 1);
+  EXPECT_EQ(run.plan.transfer.windows, 3);
+  EXPECT_GT(run.account.gpus[0].peak_bytes, made.account.gpus[0].peak_bytes);
+}
+
+TEST_F(Planner, PlanFileForAnotherRunIsRefusedUnlessInsisted) {
+  const std::string stated = written(fitting({}).plan);
+  EXPECT_THROW((void)plan({stated, "data.sequence_length=64"}), FileError);
+  const PlannedRun run = fitting({stated, "data.sequence_length=64", "engine.allow_plan_mismatch=true"});
+  EXPECT_EQ(run.plan.workload.sequence_length, 64);
+}
+
+TEST_F(Planner, PlanFileThatCannotBeExecutedIsRefused) {
+  const Plan made = fitting({}).plan;
+  Plan plan = made;
+  plan.deferred_layers = 4;
+  EXPECT_THROW((void)this->plan({written(plan)}), FileError);
+  plan = made;
+  plan.resident_layers = {0};
+  EXPECT_THROW((void)this->plan({written(plan)}), FileError);
+  plan = made;
+  plan.settings["local"]["delivery"] = "\"sometimes\"";
+  EXPECT_THROW((void)this->plan({written(plan)}), FileError);
+  plan = made;
+  plan.experts = "nobody";
+  EXPECT_THROW((void)this->plan({written(plan)}), FileError);
+}
+
+TEST_F(Planner, PlanFileThatDoesNotFitIsRefused) {
+  const PlannedRun made = fitting({});
+  const std::string budget = cat("budget.gpu=", made.account.gpus[0].peak_bytes - 1);
+  const PlanAnswer answer = plan({written(made.plan), budget, "budget.headroom=0"});
+  ASSERT_FALSE(answer.run);
+  EXPECT_THAT(answer.refusal.why, HasSubstr("plan.toml: this plan"));
+}
+
+TEST_F(Planner, WhatIsNotBuiltIsNamed) {
+  for (const char* setting : {"state.resident=all", "state.resident=2", "state.resident_ordinary=all", "state.weights=convert", "transfer.gradient_reduction=host", "data.documents=isolated"}) {
+    try {
+      (void)plan({setting});
+      ADD_FAILURE() << setting << " was accepted";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(std::string(setting).substr(0, std::string(setting).find('='))));
+    }
+  }
+  EXPECT_TRUE(plan({"state.resident=none", "state.resident_ordinary=none", "state.weights=cached"}).run);
+}
+
+TEST_F(Planner, PlansForGpusThatAreNotHere) {
+  const std::vector<std::string> cuda{"engine.device=cuda", "budget.gpu=\"80GiB\"", "budget.host=[\"100GiB\", \"100GiB\"]"};
+  const PlannedRun run = fitting(cuda);
+  EXPECT_EQ(run.plan.numa_nodes, 2);
+  EXPECT_EQ(run.gpu_budget_bytes, (std::vector<int64_t>{int64_t{80} << 30, int64_t{80} << 30}));
+  EXPECT_GT(run.account.gpus[0].at_peak[static_cast<size_t>(BufferClass::kFixed)], 0);
+}
+
+}  // namespace
+}  // namespace oom::runtime
