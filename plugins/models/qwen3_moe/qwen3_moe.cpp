@@ -1,0 +1,227 @@
+#include "qwen3_moe.h"
+
+#include <oom/blocks.h>
+
+#include <cmath>
+
+namespace oom::qwen3_moe {
+namespace {
+
+/// What of config.json the operators need, read again from the description's own copy: the description itself stays family-neutral.
+struct Geometry {
+  int64_t hidden, vocabulary, layers, heads, kv_heads, head_dim, experts, top_k, expert_width, dense_width, sparse_step;
+  std::vector<int64_t> dense_layers;
+  double epsilon, rope_theta, initial_std;
+  bool renormalise, tied;
+  double yarn_factor = 1.0;
+  int64_t original_length = 0, max_positions = 0;
+  double aux_coefficient = 0;
+
+  bool routed(int layer) const {
+    return experts > 0 && std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end() && (layer + 1) % sparse_step == 0;
+  }
+};
+
+void positive(const ModelConfig& config, const char* key, int64_t value) {
+  if (value <= 0) throw FileError(cat(config.source(), ": ", key, ": must be greater than 0; got ", value));
+}
+
+void read_rotary(const ModelConfig& config, Geometry& geometry) {
+  geometry.rope_theta = config.number("rope_theta", 10000.0);
+  geometry.original_length = geometry.max_positions;
+  // Older files write rope_theta and rope_scaling, newer ones rope_parameters.
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const std::optional<ModelConfig> rope = config.child(key);
+    if (!rope) continue;
+    geometry.rope_theta = rope->number("rope_theta", geometry.rope_theta);
+    const std::string type = rope->string("rope_type", rope->string("type", "default"));
+    if (type == "yarn") {
+      geometry.yarn_factor = rope->number("factor");
+      geometry.original_length = rope->integer("original_max_position_embeddings", geometry.max_positions);
+      rope->require("beta_fast", "32", "YaRN with another beta_fast is not implemented");
+      rope->require("beta_slow", "1", "YaRN with another beta_slow is not implemented");
+      rope->require("attention_factor", "null", "YaRN with its own attention_factor is not implemented");
+    } else if (type != "default") {
+      throw FileError(cat(config.source(), ": ", key, ".rope_type: must be default or yarn; got \"", type, "\""));
+    }
+  }
+}
+
+Geometry read(const ModelConfig& config, const ModelOptions& options) {
+  Geometry geometry{};
+  geometry.hidden = config.integer("hidden_size");
+  geometry.vocabulary = config.integer("vocab_size");
+  geometry.layers = config.integer("num_hidden_layers");
+  geometry.heads = config.integer("num_attention_heads");
+  geometry.kv_heads = config.integer("num_key_value_heads", geometry.heads);
+  geometry.head_dim = config.integer("head_dim", 128);
+  // transformers from 5.8 on saves num_local_experts.
+  geometry.experts = config.has("num_experts") || !config.has("num_local_experts") ? config.integer("num_experts") : config.integer("num_local_experts");
+  config.ignore({"num_local_experts"});
+  geometry.top_k = config.integer("num_experts_per_tok");
+  geometry.expert_width = config.integer("moe_intermediate_size");
+  geometry.dense_width = config.integer("intermediate_size", 0);
+  geometry.sparse_step = config.integer("decoder_sparse_step", 1);
+  geometry.dense_layers = config.integers("mlp_only_layers", {});
+  geometry.epsilon = config.number("rms_norm_eps", 1e-6);
+  geometry.initial_std = config.number("initializer_range", 0.02);
+  geometry.renormalise = config.flag("norm_topk_prob", false);
+  geometry.tied = config.flag("tie_word_embeddings", false);
+  geometry.max_positions = config.integer("max_position_embeddings", 32768);
+  if (config.flag("output_router_logits", false)) geometry.aux_coefficient = config.number("router_aux_loss_coef", 0.001);
+  read_rotary(config, geometry);
+  if (options.yarn_factor > 1.0) geometry.yarn_factor = options.yarn_factor;
+
+  config.require("hidden_act", "\"silu\"", "another activation");
+  config.require("attention_bias", "false", "biases in attention");
+  config.require("use_sliding_window", "false", "sliding windows in Qwen3-MoE");
+  config.require("attention_dropout", "0.0", "dropout");
+  config.require("quantization_config", "null", "quantised weights");
+  config.ignore({"architectures", "model_type", "bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype", "dtype", "use_cache", "transformers_version", "max_window_layers",
+                 "sliding_window", "router_aux_loss_coef", "layer_types", "_name_or_path", "output_attentions", "output_hidden_states", "return_dict", "chunk_size_feed_forward",
+                 "is_encoder_decoder", "problem_type", "id2label", "label2id", "attn_implementation", "_attn_implementation", "experts_implementation", "default_theta"});
+  config.finish();
+
+  for (const auto& [key, value] : {std::pair<const char*, int64_t>{"hidden_size", geometry.hidden}, {"vocab_size", geometry.vocabulary}, {"num_hidden_layers", geometry.layers},
+                                   {"num_attention_heads", geometry.heads}, {"num_key_value_heads", geometry.kv_heads}, {"head_dim", geometry.head_dim}, {"num_experts", geometry.experts},
+                                   {"num_experts_per_tok", geometry.top_k}, {"moe_intermediate_size", geometry.expert_width}, {"decoder_sparse_step", geometry.sparse_step}}) {
+    positive(config, key, value);
+  }
+  if (geometry.heads % geometry.kv_heads != 0)
+    throw FileError(cat(config.source(), ": num_key_value_heads: must divide num_attention_heads = ", geometry.heads, "; got ", geometry.kv_heads));
+  if (geometry.top_k > geometry.experts) throw FileError(cat(config.source(), ": num_experts_per_tok: must be at most num_experts = ", geometry.experts, "; got ", geometry.top_k));
+  if (geometry.head_dim % 2 != 0) throw FileError(cat(config.source(), ": head_dim: must be even; got ", geometry.head_dim));
+  return geometry;
+}
+
+// Positions of a layer's parameters, in the order in which describe lists them.
+enum Attention { kInputNorm, kQuery, kKey, kValue, kOutput, kQueryNorm, kKeyNorm, kPostNorm, kAttentionParameters };
+enum Sparse { kRouter = kAttentionParameters, kGateUp, kDown };
+enum Dense { kDenseGate = kAttentionParameters, kDenseUp, kDenseDown };
+
+Geometry geometry_of(const ModelDescription& description, double yarn_factor = 1.0) {
+  return read(ModelConfig::parse(description.config_json, "config.json"), {.yarn_factor = yarn_factor});
+}
+
+std::vector<FileLayout> layouts_of(const ParameterSpec& spec) {
+  const FilePiece whole{spec.name, 0, spec.shape};
+  const std::string text_prefix = "model.";
+  std::vector<FileLayout> layouts;
+  if (spec.role == ParameterRole::kExpert) {
+    // Per expert, as save_pretrained writes; gate rows come before up rows.
+    FileLayout split;
+    const bool gate_up = spec.name.ends_with("gate_up_proj");
+    const std::string stem = spec.name.substr(0, spec.name.rfind('.') + 1);
+    const int64_t rows = gate_up ? spec.shape[1] / 2 : spec.shape[1];
+    const int64_t columns = spec.shape[2];
+    for (int64_t expert = 0; expert < spec.shape[0]; ++expert) {
+      const int64_t first = expert * spec.shape[1] * columns;
+      if (gate_up) {
+        split.push_back({cat(stem, expert, ".gate_proj.weight"), first, {rows, columns}});
+        split.push_back({cat(stem, expert, ".up_proj.weight"), first + rows * columns, {rows, columns}});
+      } else {
+        split.push_back({cat(stem, expert, ".down_proj.weight"), first, {rows, columns}});
+      }
+    }
+    layouts.push_back(std::move(split));
+  }
+  layouts.push_back({whole});
+  return layouts;
+}
+
+}  // namespace
+
+Qwen3Moe::Qwen3Moe(const HostServices&) {}
+
+bool Qwen3Moe::accepts(const ModelConfig& config) const { return config.string("model_type", "") == "qwen3_moe"; }
+
+ModelDescription Qwen3Moe::describe(const ModelConfig& config, const ModelOptions& options) const {
+  const Geometry geometry = read(config, options);
+  ModelDescription model;
+  model.family = "qwen3_moe";
+  model.hidden = geometry.hidden;
+  model.vocabulary = geometry.vocabulary;
+  model.routed = {geometry.experts, geometry.top_k, geometry.expert_width, "silu"};
+  model.tied_embeddings = geometry.tied;
+  model.router_aux_loss = geometry.aux_coefficient;
+  model.max_positions = geometry.max_positions;
+  model.config_json = config.text();
+  model.yarn_factor = options.yarn_factor;
+  model.file_layouts = layouts_of;
+  model.carried_through = [](const std::string&) { return false; };
+
+  const Initialisation normal{Initialisation::Kind::kNormal, geometry.initial_std}, one{Initialisation::Kind::kConstant, 1.0};
+  const auto add = [&](std::string name, std::vector<int64_t> shape, ParameterRole role, int layer, const Initialisation& init) {
+    model.parameters.push_back({std::move(name), std::move(shape), role, layer, init});
+  };
+  const int64_t hidden = geometry.hidden;
+  add("model.embed_tokens.weight", {geometry.vocabulary, hidden}, ParameterRole::kEmbedding, kEmbeddingLayer, normal);
+  for (int layer = 0; layer < geometry.layers; ++layer) {
+    const std::string stem = cat("model.layers.", layer, ".");
+    add(stem + "input_layernorm.weight", {hidden}, ParameterRole::kNorm, layer, one);
+    add(stem + "self_attn.q_proj.weight", {geometry.heads * geometry.head_dim, hidden}, ParameterRole::kAttention, layer, normal);
+    add(stem + "self_attn.k_proj.weight", {geometry.kv_heads * geometry.head_dim, hidden}, ParameterRole::kAttention, layer, normal);
+    add(stem + "self_attn.v_proj.weight", {geometry.kv_heads * geometry.head_dim, hidden}, ParameterRole::kAttention, layer, normal);
+    add(stem + "self_attn.o_proj.weight", {hidden, geometry.heads * geometry.head_dim}, ParameterRole::kAttention, layer, normal);
+    add(stem + "self_attn.q_norm.weight", {geometry.head_dim}, ParameterRole::kNorm, layer, one);
+    add(stem + "self_attn.k_norm.weight", {geometry.head_dim}, ParameterRole::kNorm, layer, one);
+    add(stem + "post_attention_layernorm.weight", {hidden}, ParameterRole::kNorm, layer, one);
+    if (geometry.routed(layer)) {
+      add(stem + "mlp.gate.weight", {geometry.experts, hidden}, ParameterRole::kRouter, layer, normal);
+      add(stem + "mlp.experts.gate_up_proj", {geometry.experts, 2 * geometry.expert_width, hidden}, ParameterRole::kExpert, layer, normal);
+      add(stem + "mlp.experts.down_proj", {geometry.experts, hidden, geometry.expert_width}, ParameterRole::kExpert, layer, normal);
+    } else {
+      if (geometry.dense_width <= 0) throw FileError(cat(config.source(), ": intermediate_size: dense layer ", layer, " needs it; got ", geometry.dense_width));
+      add(stem + "mlp.gate_proj.weight", {geometry.dense_width, hidden}, ParameterRole::kDenseMlp, layer, normal);
+      add(stem + "mlp.up_proj.weight", {geometry.dense_width, hidden}, ParameterRole::kDenseMlp, layer, normal);
+      add(stem + "mlp.down_proj.weight", {hidden, geometry.dense_width}, ParameterRole::kDenseMlp, layer, normal);
+    }
+    model.layers.push_back({"full_attention", geometry.routed(layer) ? "moe" : "dense"});
+  }
+  add("model.norm.weight", {hidden}, ParameterRole::kNorm, kHeadLayer, one);
+  if (!geometry.tied) add("lm_head.weight", {geometry.vocabulary, hidden}, ParameterRole::kHead, kHeadLayer, normal);
+  return model;
+}
+
+std::unique_ptr<Mixer> Qwen3Moe::mixer(const ModelDescription& description, int) const {
+  const Geometry geometry = geometry_of(description, description.yarn_factor);
+  ops::RotarySettings rotary{.theta = geometry.rope_theta, .head_dim = geometry.head_dim};
+  if (geometry.yarn_factor > 1.0) {
+    rotary.kind = ops::RotaryKind::kYarn;
+    rotary.factor = geometry.yarn_factor;
+    rotary.original_length = geometry.original_length;
+  }
+  return make_attention({.hidden = geometry.hidden,
+                         .query_heads = geometry.heads,
+                         .kv_heads = geometry.kv_heads,
+                         .head_dim = geometry.head_dim,
+                         .scale = 1.0 / std::sqrt(static_cast<double>(geometry.head_dim)),
+                         .rotary = rotary,
+                         .input_norm = {kInputNorm, geometry.epsilon},
+                         .query_norm = {kQueryNorm, geometry.epsilon},
+                         .key_norm = {kKeyNorm, geometry.epsilon},
+                         .query = kQuery,
+                         .key = kKey,
+                         .value = kValue,
+                         .output = kOutput});
+}
+
+std::unique_ptr<FeedForward> Qwen3Moe::feed_forward(const ModelDescription& description, int layer) const {
+  const Geometry geometry = geometry_of(description);
+  MoeSettings settings{.hidden = geometry.hidden, .input_norm = {kPostNorm, geometry.epsilon}};
+  if (geometry.routed(layer)) {
+    settings.experts = geometry.experts;
+    settings.router = kRouter;
+    // The weights take the model's dtype, as in transformers 5.17.
+    settings.routing = {.top_k = geometry.top_k, .renormalise = geometry.renormalise, .round_weights = true};
+  } else {
+    settings.shared = {.gate = kDenseGate, .up = kDenseUp, .down = kDenseDown, .width = geometry.dense_width};
+  }
+  return make_moe(settings);
+}
+
+ModelAdapter::FinalNorm Qwen3Moe::final_norm(const ModelDescription& description) const {
+  return {geometry_of(description).epsilon, static_cast<int>(ops::NormFlavour::kLlama)};
+}
+
+}  // namespace oom::qwen3_moe

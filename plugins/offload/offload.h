@@ -1,0 +1,23 @@
+/// Whole-layer checkpointing with host boundaries: the forward stores each layer's input on the host; the backward brings it back,
+/// replays the layer and differentiates it.
+#pragma once
+
+#include <oom/activation_strategy.h>
+#include <oom/settings.h>
+
+namespace oom::offload {
+
+class Offload final : public ActivationStrategy {
+ public:
+  explicit Offload(const HostServices& services);
+  static const SettingsSchema& settings_schema();
+
+  void configure(const ModelDescription& model, Plan& plan) const override;
+  void emit_training(StepEmitter& emitter) override;
+  void emit_evaluation(StepEmitter& emitter) override;
+
+ private:
+  const HostServices& services_;
+};
+
+}  // namespace oom::offload
