@@ -10,6 +10,7 @@
 #include "observe/metrics_log.h"
 #include "observe/progress_line.h"
 #include "plan/plan_file.h"
+#include "program/trace.h"
 #include "runtime/interrupt.h"
 #include "runtime/prepared_run.h"
 #include "runtime/run_checkpoint.h"
@@ -38,12 +39,18 @@ fs::path open_run_folder(const config::Config& config, bool resume) {
     if (!config.output().overwrite) {
       throw ConfigError(cat(config.where("output", "dir"), ": ", folder.string(), " holds a run already. Continue it with --resume, choose another folder, or replace it with --set output.overwrite=true"));
     }
-    for (const char* part : {"metrics.jsonl", "checkpoints", "config.toml", "plan.toml", "trace.json"}) fs::remove_all(folder / part);
+    for (const char* part : {"metrics.jsonl", "checkpoints", "config.toml", "plan.toml", "trace.json", "stage_kinds.txt"}) fs::remove_all(folder / part);
   }
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw FileError(cat(folder.string(), ": the run folder cannot be made: ", error.message()));
   return folder;
+}
+
+// trace.json, drawn anew after each traced step so that an interrupted run has one too, and stage_kinds.txt: the latest traced step by kind of stage.
+void write_trace(const fs::path& folder, const PlannedRun& planned, const Program& program, const std::vector<program::MeasuredStep>& measured, double step_seconds) {
+  write_text(folder / "trace.json", program::chrome_trace(program, &planned.simulation, measured));
+  write_text(folder / "stage_kinds.txt", program::describe(program, planned.simulation, measured.back(), step_seconds));
 }
 
 }  // namespace
@@ -86,9 +93,11 @@ ExitCode train(Session& session, bool resume) {
     log_info("checkpoint: ", written.string(), " in ", seconds_since(start), " s");
   };
 
+  std::vector<program::MeasuredStep> traced;
   Clock::time_point last_end = Clock::now();
   int64_t saved = done;
   for (int64_t step = done + 1; step <= settings.steps; ++step) {
+    if (config.output().traces_any()) run.engine().record_times(config.output().traces(step));
     const StepResult result = run.engine().train_step(step, run.batches(step));
     if (settings.drain) run.engine().drain();
     observe::StepMetrics line;
@@ -104,6 +113,11 @@ ExitCode train(Session& session, bool resume) {
     last_end = Clock::now();
     metrics.append(line);
     progress.show(line);
+    if (config.output().traces(step)) {
+      traced.push_back({step, run.engine().stage_times()});
+      write_trace(folder, run.planned(), run.engine().training_program(), traced, line.step_seconds);
+      last_end = Clock::now();
+    }
     const bool stop = InterruptGuard::requested();
     const bool last = step == settings.steps;
     const bool due = config.checkpoint().every > 0 && step % config.checkpoint().every == 0;
