@@ -47,6 +47,23 @@ fs::path open_run_folder(const config::Config& config, bool resume) {
   return folder;
 }
 
+// The process's proportional set size. Counting hundreds of GiB takes the kernel a while, so it is asked now and then only.
+class HostBytes {
+ public:
+  int64_t now() {
+    if (bytes_ == 0 || seconds_since(asked_) > kInterval) {
+      asked_ = Clock::now();
+      bytes_ = hardware::process_pss_bytes();
+    }
+    return bytes_;
+  }
+
+ private:
+  static constexpr double kInterval = 5.0;
+  Clock::time_point asked_;
+  int64_t bytes_ = 0;
+};
+
 // trace.json, drawn anew after each traced step so that an interrupted run has one too, and stage_kinds.txt: the latest traced step by kind of stage.
 void write_trace(const fs::path& folder, const PlannedRun& planned, const Program& program, const std::vector<program::MeasuredStep>& measured, double step_seconds) {
   write_text(folder / "trace.json", program::chrome_trace(program, &planned.simulation, measured));
@@ -93,6 +110,7 @@ ExitCode train(Session& session, bool resume) {
     log_info("checkpoint: ", written.string(), " in ", seconds_since(start), " s");
   };
 
+  HostBytes host_bytes;
   std::vector<program::MeasuredStep> traced;
   Clock::time_point last_end = Clock::now();
   int64_t saved = done;
@@ -108,7 +126,7 @@ ExitCode train(Session& session, bool resume) {
     line.grad_norm = result.grad_norm;
     line.tokens = settings.global_batch * config.data().sequence_length;
     line.gpu_peak_bytes = run.engine().gpu_peak_bytes();
-    line.host_bytes = hardware::process_pss_bytes();
+    line.host_bytes = host_bytes.now();
     line.step_seconds = seconds_since(last_end);
     last_end = Clock::now();
     metrics.append(line);

@@ -2,6 +2,9 @@
 
 #include <oom/blocks.h>
 
+#include "../common/expert_files.h"
+#include "../common/rotary_config.h"
+
 #include <cmath>
 
 namespace oom::qwen3_moe {
@@ -11,10 +14,10 @@ namespace {
 struct Geometry {
   int64_t hidden, vocabulary, layers, heads, kv_heads, head_dim, experts, top_k, expert_width, dense_width, sparse_step;
   std::vector<int64_t> dense_layers;
-  double epsilon, rope_theta, initial_std;
+  double epsilon, initial_std;
   bool renormalise, tied;
-  double yarn_factor = 1.0;
-  int64_t original_length = 0, max_positions = 0;
+  ops::RotarySettings rotary;
+  int64_t max_positions = 0;
   double aux_coefficient = 0;
 
   bool routed(int layer) const {
@@ -24,27 +27,6 @@ struct Geometry {
 
 void positive(const ModelConfig& config, const char* key, int64_t value) {
   if (value <= 0) throw FileError(cat(config.source(), ": ", key, ": must be greater than 0; got ", value));
-}
-
-void read_rotary(const ModelConfig& config, Geometry& geometry) {
-  geometry.rope_theta = config.number("rope_theta", 10000.0);
-  geometry.original_length = geometry.max_positions;
-  // Older files write rope_theta and rope_scaling, newer ones rope_parameters.
-  for (const char* key : {"rope_parameters", "rope_scaling"}) {
-    const std::optional<ModelConfig> rope = config.child(key);
-    if (!rope) continue;
-    geometry.rope_theta = rope->number("rope_theta", geometry.rope_theta);
-    const std::string type = rope->string("rope_type", rope->string("type", "default"));
-    if (type == "yarn") {
-      geometry.yarn_factor = rope->number("factor");
-      geometry.original_length = rope->integer("original_max_position_embeddings", geometry.max_positions);
-      rope->require("beta_fast", "32", "YaRN with another beta_fast is not implemented");
-      rope->require("beta_slow", "1", "YaRN with another beta_slow is not implemented");
-      rope->require("attention_factor", "null", "YaRN with its own attention_factor is not implemented");
-    } else if (type != "default") {
-      throw FileError(cat(config.source(), ": ", key, ".rope_type: must be default or yarn; got \"", type, "\""));
-    }
-  }
 }
 
 Geometry read(const ModelConfig& config, const ModelOptions& options) {
@@ -69,17 +51,15 @@ Geometry read(const ModelConfig& config, const ModelOptions& options) {
   geometry.tied = config.flag("tie_word_embeddings", false);
   geometry.max_positions = config.integer("max_position_embeddings", 32768);
   if (config.flag("output_router_logits", false)) geometry.aux_coefficient = config.number("router_aux_loss_coef", 0.001);
-  read_rotary(config, geometry);
-  if (options.yarn_factor > 1.0) geometry.yarn_factor = options.yarn_factor;
+  geometry.rotary = models::read_rotary(config, options, geometry.head_dim, geometry.max_positions, 10000.0);
 
   config.require("hidden_act", "\"silu\"", "another activation");
   config.require("attention_bias", "false", "biases in attention");
   config.require("use_sliding_window", "false", "sliding windows in Qwen3-MoE");
   config.require("attention_dropout", "0.0", "dropout");
   config.require("quantization_config", "null", "quantised weights");
-  config.ignore({"architectures", "model_type", "bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype", "dtype", "use_cache", "transformers_version", "max_window_layers",
-                 "sliding_window", "router_aux_loss_coef", "layer_types", "_name_or_path", "output_attentions", "output_hidden_states", "return_dict", "chunk_size_feed_forward",
-                 "is_encoder_decoder", "problem_type", "id2label", "label2id", "attn_implementation", "_attn_implementation", "experts_implementation", "default_theta"});
+  models::ignore_bookkeeping(config);
+  config.ignore({"max_window_layers", "sliding_window", "layer_types"});
   config.finish();
 
   for (const auto& [key, value] : {std::pair<const char*, int64_t>{"hidden_size", geometry.hidden}, {"vocab_size", geometry.vocabulary}, {"num_hidden_layers", geometry.layers},
@@ -104,29 +84,8 @@ Geometry geometry_of(const ModelDescription& description, double yarn_factor = 1
 }
 
 std::vector<FileLayout> layouts_of(const ParameterSpec& spec) {
-  const FilePiece whole{spec.name, 0, spec.shape};
-  const std::string text_prefix = "model.";
-  std::vector<FileLayout> layouts;
-  if (spec.role == ParameterRole::kExpert) {
-    // Per expert, as save_pretrained writes; gate rows come before up rows.
-    FileLayout split;
-    const bool gate_up = spec.name.ends_with("gate_up_proj");
-    const std::string stem = spec.name.substr(0, spec.name.rfind('.') + 1);
-    const int64_t rows = gate_up ? spec.shape[1] / 2 : spec.shape[1];
-    const int64_t columns = spec.shape[2];
-    for (int64_t expert = 0; expert < spec.shape[0]; ++expert) {
-      const int64_t first = expert * spec.shape[1] * columns;
-      if (gate_up) {
-        split.push_back({cat(stem, expert, ".gate_proj.weight"), first, {rows, columns}});
-        split.push_back({cat(stem, expert, ".up_proj.weight"), first + rows * columns, {rows, columns}});
-      } else {
-        split.push_back({cat(stem, expert, ".down_proj.weight"), first, {rows, columns}});
-      }
-    }
-    layouts.push_back(std::move(split));
-  }
-  layouts.push_back({whole});
-  return layouts;
+  if (spec.role != ParameterRole::kExpert) return {models::whole_layout(spec)};
+  return {models::split_expert_layout(spec, {.stem = spec.name.substr(0, spec.name.rfind('.'))}), models::whole_layout(spec)};
 }
 
 }  // namespace
@@ -185,18 +144,12 @@ ModelDescription Qwen3Moe::describe(const ModelConfig& config, const ModelOption
 
 std::unique_ptr<Mixer> Qwen3Moe::mixer(const ModelDescription& description, int) const {
   const Geometry geometry = geometry_of(description, description.yarn_factor);
-  ops::RotarySettings rotary{.theta = geometry.rope_theta, .head_dim = geometry.head_dim};
-  if (geometry.yarn_factor > 1.0) {
-    rotary.kind = ops::RotaryKind::kYarn;
-    rotary.factor = geometry.yarn_factor;
-    rotary.original_length = geometry.original_length;
-  }
   return make_attention({.hidden = geometry.hidden,
                          .query_heads = geometry.heads,
                          .kv_heads = geometry.kv_heads,
                          .head_dim = geometry.head_dim,
                          .scale = 1.0 / std::sqrt(static_cast<double>(geometry.head_dim)),
-                         .rotary = rotary,
+                         .rotary = geometry.rotary,
                          .input_norm = {kInputNorm, geometry.epsilon},
                          .query_norm = {kQueryNorm, geometry.epsilon},
                          .key_norm = {kKeyNorm, geometry.epsilon},

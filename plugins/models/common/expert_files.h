@@ -1,0 +1,22 @@
+/// Layouts of routed experts in files: fused as transformers keeps them in memory, or one tensor an expert and projection.
+#pragma once
+
+#include <oom/model.h>
+#include <oom/model_config.h>
+
+namespace oom::models {
+
+/// Names of one expert's tensors behind "STEM.EXPERT.".
+struct ExpertFileNames {
+  std::string stem;  ///< "model.layers.3.mlp.experts"
+  std::string gate = "gate_proj.weight", up = "up_proj.weight", down = "down_proj.weight";
+};
+
+/// The layout with a tensor for each expert of `spec`, which is gate_up_proj [E, 2I, H] or down_proj [E, H, I] by its name. Gate rows come first.
+FileLayout split_expert_layout(const ParameterSpec& spec, const ExpertFileNames& names);
+/// The layout with the parameter in one tensor of its own name.
+FileLayout whole_layout(const ParameterSpec& spec);
+/// Keys of config.json that say nothing about training: token ids, versions, cache and output switches.
+void ignore_bookkeeping(const ModelConfig& config);
+
+}  // namespace oom::models

@@ -1,0 +1,30 @@
+#include "rotary_config.h"
+
+namespace oom::models {
+
+ops::RotarySettings read_rotary(const ModelConfig& config, const ModelOptions& options, int64_t head_dim, int64_t max_positions, double default_theta) {
+  ops::RotarySettings rotary{.theta = config.number("rope_theta", default_theta), .head_dim = head_dim, .original_length = max_positions};
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    const std::optional<ModelConfig> rope = config.child(key);
+    if (!rope) continue;
+    rotary.theta = rope->number("rope_theta", rotary.theta);
+    const std::string type = rope->string("rope_type", rope->string("type", "default"));
+    if (type == "yarn") {
+      rotary.kind = ops::RotaryKind::kYarn;
+      rotary.factor = rope->number("factor");
+      rotary.original_length = rope->integer("original_max_position_embeddings", max_positions);
+      rotary.beta_fast = rope->number("beta_fast", rotary.beta_fast);
+      rotary.beta_slow = rope->number("beta_slow", rotary.beta_slow);
+      rope->require("attention_factor", "null", "YaRN with an attention_factor of its own");
+    } else if (type != "default") {
+      throw FileError(cat(config.source(), ": ", key, ".rope_type: must be default or yarn; got \"", type, "\""));
+    }
+  }
+  if (options.yarn_factor > 1.0) {
+    rotary.kind = ops::RotaryKind::kYarn;
+    rotary.factor = options.yarn_factor;
+  }
+  return rotary;
+}
+
+}  // namespace oom::models
