@@ -66,6 +66,12 @@ class OOM_API StepEmitter {
   virtual RankBuffers add_device_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) = 0;
   virtual RankBuffers add_host_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) = 0;
 
+  /// One range of each rank's GPU memory that several lanes fill between them: parts[part][rank], one after another, `bytes` each in name. Where
+  /// the borders really lie may vary from step to step: parts are what stages declare, and the address of part 0 is the range's.
+  virtual std::vector<RankBuffers> add_device_range(const std::string& name, int parts, int64_t bytes, BufferClass buffer_class) = 0;
+  /// Inside an action of a stream lane: copies between any two memories of the machine, peers' GPUs included, in the lane's order.
+  virtual void copy_bytes(void* to, const void* from, int64_t bytes, const StageContext& context) const = 0;
+
   // Parameters.
   /// Registers a unit with the engine: storage for its state and working weights. Before the first stage.
   virtual UnitId add_unit(ParameterUnit unit) = 0;

@@ -78,6 +78,23 @@ RankBuffers ProgramEmitter::add_host_buffer(const std::string& name, int64_t byt
   return buffers;
 }
 
+std::vector<RankBuffers> ProgramEmitter::add_device_range(const std::string& name, int parts, int64_t bytes, BufferClass buffer_class) {
+  std::vector<RankBuffers> buffers(parts);
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const std::string range = cat(name, " rank ", rank);
+    const int request = storage_.add(range, Place::gpu(rank), parts * bytes, buffer_class);
+    for (int part = 0; part < parts; ++part) {
+      buffers[part].push_back(builder_.add_buffer({.name = cat(range, " part ", part), .place = Place::gpu(rank), .bytes = bytes, .buffer_class = buffer_class}));
+      storage_.place(request, buffers[part].back(), part * bytes);
+    }
+  }
+  return buffers;
+}
+
+void ProgramEmitter::copy_bytes(void* to, const void* from, int64_t bytes, const StageContext& context) const {
+  if (bytes > 0) context_.transfer.copy(to, from, bytes, bytes, context.stream);
+}
+
 LayerWeights ProgramEmitter::weights(const Delivery& delivery, int rank) const { return units_.weights(delivery, rank); }
 LayerGradients ProgramEmitter::gradients(const GradientTarget& target, int rank, bool accumulate) const { return units_.gradients(target, rank, accumulate); }
 

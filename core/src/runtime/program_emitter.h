@@ -49,6 +49,9 @@ class ProgramEmitter final : public StepEmitter {
   RankBuffers add_device_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) override;
   RankBuffers add_host_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) override;
 
+  std::vector<RankBuffers> add_device_range(const std::string& name, int parts, int64_t bytes, BufferClass buffer_class) override;
+  void copy_bytes(void* to, const void* from, int64_t bytes, const StageContext& context) const override;
+
   UnitId add_unit(ParameterUnit unit) override { return units_.add(std::move(unit)); }
   const ParameterUnit& unit(UnitId unit) const override { return units_.unit(unit); }
   UnitId ordinary_unit(int layer) const override { return ordinary_.at(layer); }
