@@ -44,8 +44,16 @@ int64_t PlanCandidate::over_bytes() const {
 }
 
 void configure_strategies(Session& session, Plan& plan) {
-  session.experts(plan.experts).configure(session.model().description, plan);
-  session.activations(plan.activations).configure(session.model().description, plan);
+  try {
+    session.experts(plan.experts).configure(session.model().description, plan);
+    session.activations(plan.activations).configure(session.model().description, plan);
+  } catch (const ConfigError& error) {
+    // A strategy knows where the values of its own table stand, but not where the number of ranks does.
+    constexpr std::string_view kRanks = "engine.ranks";
+    const std::string_view message = error.what();
+    if (!message.starts_with(kRanks)) throw;
+    throw ConfigError(cat(session.config().where("engine", "ranks"), message.substr(kRanks.size())));
+  }
 }
 
 PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets) {
