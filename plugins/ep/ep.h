@@ -1,0 +1,30 @@
+/// Expert parallelism: each rank owns a contiguous range of every layer's experts, streams and updates those alone, and computes them for the tokens
+/// of all ranks, which are pushed to it and back. README.md in this folder tells the whole story.
+#pragma once
+
+#include <oom/expert_strategy.h>
+#include <oom/settings.h>
+
+#include "exchange.h"
+
+namespace oom::ep {
+
+class Ep final : public ExpertStrategy {
+ public:
+  explicit Ep(const HostServices& services);
+  static const SettingsSchema& settings_schema();
+
+  void configure(const ModelDescription& model, Plan& plan) const override;
+  void add_units(StepEmitter& emitter) override;
+  void emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers) override;
+  void emit_backward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers, const ExpertGradientBuffers& gradients) override;
+
+ private:
+  const HostServices& services_;
+  // Of the program that is being emitted. Its actions hold on to the exchange; nothing else is needed once they run.
+  std::shared_ptr<Exchange> exchange_;
+  std::vector<std::vector<UnitId>> shards_;  // by layer and owner; empty: not routed
+  std::map<int, RankBuffers> replayed_;      // by layer: the order that replay leaves for backward
+};
+
+}  // namespace oom::ep

@@ -1,0 +1,101 @@
+#include "ep_plan.h"
+
+#include <algorithm>
+
+namespace oom::ep {
+namespace {
+
+// Receive buffers up to this size take the worst case whole: rounds are not worth saving less.
+constexpr int64_t kSmallReceiveBytes = int64_t{64} << 20;
+// Of an owner's even share of a chunk's rows: what a router that is trained to balance hardly exceeds.
+constexpr int64_t kShares = 2;
+constexpr int kMostRanks = 8;
+
+void check_ranks(const ModelDescription& model, int ranks) {
+  if (model.routed.experts % ranks == 0) return;
+  throw ConfigError(cat("engine.ranks: must divide the model's ", model.routed.experts, " routed experts under experts = \"ep\", where each rank owns as many; got ", ranks,
+                        ". Possible: ", possible_ranks(model.routed.experts, kMostRanks), "; or set engine.experts = \"local\""));
+}
+
+void refuse_retaining(const SettingsTable& settings, const char* key) {
+  if (settings.is_auto(key) || settings.is_word(key, "none")) return;
+  throw ConfigError(cat(settings.where(key), ": retaining tensors of the forward on the GPU is not built yet; cure: \"none\" or \"auto\""));
+}
+
+ExchangeShape resolve(const ModelDescription& model, const Plan& plan, const SettingsTable& settings) {
+  check_ranks(model, plan.ranks);
+  ExchangeShape shape{.ranks = plan.ranks, .tokens = plan.tokens_per_rank(), .top_k = model.routed.top_k, .experts = model.routed.experts};
+  shape.chunk_tokens = std::min(settings.find_integer("routing_chunk").value_or(shape.tokens), shape.tokens);
+  const int64_t row_bytes = model.hidden * element_bytes(plan.workload.compute);
+  const int64_t usual = std::max(kShares * shape.chunk_rows(), kSmallReceiveBytes / row_bytes);
+  shape.receive_rows = std::min(settings.find_integer("receive_rows").value_or(usual), shape.worst_rows());
+  if (shape.alone()) shape.receive_rows = shape.worst_rows();
+  return shape;
+}
+
+}  // namespace
+
+const SettingsSchema& ep_schema() {
+  static const SettingsSchema schema{
+      .table = "ep",
+      .doc = "Experts: each GPU owns a share of every layer's experts, and tokens travel to them.",
+      .settings = {{.key = "retain",
+                    .forms = kIntegerForm | kIntegerListForm,
+                    .words = {"auto", "all", "none"},
+                    .unit = "layers",
+                    .range = at_least(0),
+                    .fallback = std::string("auto"),
+                    .distinct = true,
+                    .may_be_empty = true,
+                    .doc = "Layers whose expert tensors stay on the GPU from forward to backward: auto, all, none, a count or layer indices."},
+                   {.key = "retain_attention",
+                    .forms = kIntegerForm | kIntegerListForm,
+                    .words = {"auto", "all", "none"},
+                    .unit = "layers",
+                    .range = at_least(0),
+                    .fallback = std::string("auto"),
+                    .distinct = true,
+                    .may_be_empty = true,
+                    .doc = "Layers whose attention tensors stay on the GPU from forward to backward: auto, all, none, a count or layer indices."},
+                   {.key = "routing_chunk",
+                    .forms = kIntegerForm,
+                    .words = {"auto"},
+                    .unit = "tokens",
+                    .range = at_least(1),
+                    .fallback = std::string("auto"),
+                    .doc = "Tokens of a rank that are routed and exchanged at once; auto: all of them."},
+                   {.key = "receive_rows",
+                    .forms = kIntegerForm,
+                    .words = {"auto"},
+                    .unit = "rows",
+                    .range = at_least(1),
+                    .fallback = std::string("auto"),
+                    .doc = "Rows that a rank takes at once from all others; chunks with more come in rounds. auto: twice an even share, or all where that is little."}}};
+  return schema;
+}
+
+void configure_ep(const SettingsTable* settings, const ModelDescription& model, Plan& plan) {
+  const SettingsTable defaults(ep_schema());
+  const SettingsTable& wanted = settings ? *settings : defaults;
+  refuse_retaining(wanted, "retain");
+  refuse_retaining(wanted, "retain_attention");
+  if (model.routed.experts == 0) return;
+  const ExchangeShape shape = resolve(model, plan, wanted);
+  plan.settings["ep"] = {{"retain", "\"none\""},
+                         {"retain_attention", "\"none\""},
+                         {"routing_chunk", std::to_string(shape.chunk_tokens)},
+                         {"receive_rows", std::to_string(shape.receive_rows)}};
+}
+
+ExchangeShape exchange_shape(const ModelDescription& model, const Plan& plan) {
+  std::string text;
+  if (const auto table = plan.settings.find("ep"); table != plan.settings.end()) {
+    for (const auto& [key, value] : table->second) text += cat(key, " = ", value, "\n");
+  }
+  const SettingsTable settings = parse_settings(ep_schema(), text, "settings.ep of the plan");
+  refuse_retaining(settings, "retain");
+  refuse_retaining(settings, "retain_attention");
+  return resolve(model, plan, settings);
+}
+
+}  // namespace oom::ep

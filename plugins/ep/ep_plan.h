@@ -1,0 +1,20 @@
+/// The [ep] table of a configuration and of a plan.
+#pragma once
+
+#include <oom/model.h>
+#include <oom/plan.h>
+#include <oom/settings.h>
+
+#include "exchange_layout.h"
+
+namespace oom::ep {
+
+const SettingsSchema& ep_schema();
+
+/// Resolves `settings` (null: defaults) for a model and workload into plan.settings["ep"]. Throws ConfigError.
+void configure_ep(const SettingsTable* settings, const ModelDescription& model, Plan& plan);
+
+/// What a configured or loaded plan says. Throws ConfigError when ranks do not divide the experts.
+ExchangeShape exchange_shape(const ModelDescription& model, const Plan& plan);
+
+}  // namespace oom::ep

@@ -1,0 +1,91 @@
+/// The token exchange of one program: its buffers, and the stages that send rows to the owners of their experts and bring results back.
+///
+/// A layer's forward, for each rank:
+///   compute  experts_order     sorts the choices of every chunk, counts them by expert
+///   d2h      counts_out        the counts go to host memory
+///   issue    counts_meet       all ranks' counts -> rows from every source to every owner, kept for the layer's backward
+/// then for each chunk and round, the next one's rows travelling while this one's are computed:
+///   compute  experts_pack      a chunk's rows in expert order                     (source)
+///   comm     experts_dispatch  each owner's rows of this round into its memory    (source -> owner)
+///   compute  experts_forward   grouped by expert, computed                        (owner)
+///   comm     experts_return    results to where the rows came from                (owner -> source)
+///   compute  experts_combine   weighted sum of each token's results               (source)
+/// Backward has the same stages; gradients travel with the inputs, and nobody counts again.
+/// Every rank runs the same stages in the same order, whatever the counts are.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include <oom/expert_strategy.h>
+
+#include "exchange_layout.h"
+#include "row_work.h"
+
+namespace oom::ep {
+
+/// What a pass over a layer works with.
+struct Pass {
+  int layer = 0;
+  std::vector<Delivery> shards;  ///< by owner
+  RankBuffers order;             ///< of emit_order
+  RankBuffers front;             ///< ExpertBuffers::front
+  RankBuffers routing;           ///< ExpertBuffers::routing
+};
+
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(StepEmitter& emitter, const ExchangeShape& shape);
+
+  const ExchangeShape& shape() const { return shape_; }
+  /// How often an owner's weights are used in a pass: chunks x rounds.
+  int visits() const { return shape_.chunks() * shape_.rounds(); }
+
+  /// Sorts the layer's choices; returns transient buffers of every rank with the order of each chunk.
+  RankBuffers emit_order(int layer, const RankBuffers& routing, bool replay);
+  /// After the forward's emit_order: makes the layer's row counts known to every rank's issuing thread.
+  void emit_counts(int layer);
+  /// Writes `routed`.
+  void emit_forward(const Pass& pass, const RankBuffers& routed);
+  /// Writes input and routing-weight gradients, and those of the experts into `targets` (by owner).
+  void emit_backward(const Pass& pass, const ExpertGradientBuffers& gradients, const std::vector<GradientTarget>& targets);
+
+ private:
+  /// Buffers in turns, so that one is filled while another is read. [turn][part][rank]; one part unless several lanes fill it.
+  struct Ring {
+    std::vector<std::vector<RankBuffers>> turns;
+    ParcelLayout layout;
+    const std::vector<RankBuffers>& at(int visit) const { return turns[visit % turns.size()]; }
+    std::vector<BufferId> parts(int visit, int rank) const;
+  };
+  struct Visit {
+    int index = 0;
+    int chunk = 0;
+    int round = 0;
+  };
+  struct Stages;  // emits the stages of one pass
+
+  Ring add_ring(const std::string& name, int turns, int parts, int64_t rows);
+  void add_gradient_rings();
+  Visit visit(int index) const { return {index, index / shape_.rounds(), index % shape_.rounds()}; }
+  TokenRange tokens(int chunk) const { return {shape_.chunk_begin(chunk), shape_.chunk_size(chunk)}; }
+  Parcels parcels(const Ring& ring, int turn, int rank) const { return {emitter_.memory(), ring.at(turn)[0][rank], ring.layout}; }
+  /// Rows of a chunk between all ranks, out of what counts_meet left on this rank. Inside actions.
+  RowCounts row_counts(int layer, int rank, int chunk) const;
+  ChunkOrder chunk_order(BufferId order, int chunk) const;
+  /// Inside actions of the comm lane: copies rows, and the values beside them, to another rank's buffer.
+  void push(const Parcels& from, int64_t from_row, const Parcels& to, int64_t to_row, int64_t rows, bool values, const StageContext& context) const;
+  ops::ExpertWeights expert_weights(const Delivery& shard, int rank) const;
+
+  StepEmitter& emitter_;
+  const ExchangeShape shape_;
+  std::vector<int64_t> alone_counts_;          // by chunk, of a single rank
+  RankBuffers counts_;                         // int32 [chunks, E]: GPU, of the layer at hand
+  std::map<int, RankBuffers> host_counts_;     // the same on the host, by layer
+  std::map<int, RankBuffers> row_counts_;      // int64 [chunks, source, owner] on the host, by layer
+  Ring sent_, received_;                       // of a source's chunk, of an owner's visit: inputs and experts
+  Ring sent_gradients_, received_gradients_;   // gradients and routing weights; from the first backward on
+  Ring result_, returned_;                     // of an owner's visit, of a source's chunk
+};
+
+}  // namespace oom::ep

@@ -1,0 +1,215 @@
+// The stages of a pass over a layer. Between two visits of an owner's experts the next one's rows are already on their way: hence the order of emission.
+#include <ATen/ops/empty.h>
+#include <oom/ops/permutation.h>
+
+#include "exchange.h"
+
+namespace oom::ep {
+namespace {
+
+std::vector<BufferId> operator+(std::vector<BufferId> left, const std::vector<BufferId>& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+/// Rows of `work` that `owner` and its sources exchange; a parcel there and its place here.
+template <typename Copy>
+void for_each_parcel(const ExchangeShape& shape, RowCounts counts, int rank, bool as_source, int round, const Copy& copy) {
+  // Everybody begins with the next rank, so that no rank is the first target of all.
+  for (int step = 1; step <= shape.ranks; ++step) {
+    const int peer = (rank + step) % shape.ranks;
+    const Parcel part = as_source ? parcel(shape, counts, rank, peer, round) : parcel(shape, counts, peer, rank, round);
+    if (part.rows > 0) copy(peer, part);
+  }
+}
+
+}  // namespace
+
+struct Exchange::Stages {
+  Exchange& exchange;
+  const Pass& pass;
+  const RankBuffers* routed = nullptr;                    // forward
+  const ExpertGradientBuffers* gradients = nullptr;       // backward
+  const std::vector<GradientTarget>* targets = nullptr;
+
+  bool backward() const { return gradients != nullptr; }
+  const ExchangeShape& shape() const { return exchange.shape_; }
+  ProgramBuilder& program() const { return exchange.emitter_.program(); }
+
+  void emit() const {
+    const int visits = exchange.visits();
+    arrive(exchange.visit(0));
+    for (int index = 0; index < visits; ++index) {
+      if (index + 1 < visits) arrive(exchange.visit(index + 1));
+      for (int owner = 0; owner < shape().ranks; ++owner) compute(exchange.visit(index), owner);
+      give_back(exchange.visit(index));
+      // After the next chunk's first visit has been queued, so that its experts need not wait for results on their way.
+      if (index > 0 && exchange.visit(index).round == 0) combine(exchange.visit(index).chunk - 1);
+    }
+    combine(shape().chunks() - 1);
+  }
+
+  // Bytes of a visit's rows that a rank sends to others.
+  double peer_bytes(int round, int tensors) const {
+    const double others = static_cast<double>(shape().ranks - 1) / shape().ranks;
+    return others * static_cast<double>(shape().expected_rows(round) * tensors * exchange.sent_.layout.row_bytes());
+  }
+
+  void arrive(const Visit& at) const {
+    if (at.round == 0) {
+      for (int source = 0; source < shape().ranks; ++source) pack(at.chunk, source);
+    }
+    if (shape().alone()) return;
+    for (int source = 0; source < shape().ranks; ++source) dispatch(at, source);
+  }
+
+  void pack(int chunk, int source) const {
+    const int64_t bytes = shape().chunk_size(chunk) * shape().top_k * exchange.sent_.layout.row_bytes();
+    StageSpec spec{.kind = "experts_pack", .layer = pass.layer, .part = chunk, .lane = {Lane::kCompute, source},
+                   .reads = {pass.front[source], pass.routing[source], pass.order[source]}, .writes = exchange.sent_.parts(chunk, source),
+                   .cost = {.hbm_bytes = static_cast<double>((backward() ? 4 : 2) * bytes), .tokens = static_cast<double>(shape().chunk_size(chunk)),
+                            .workspace_bytes = shape().chunk_size(chunk) * shape().top_k * 4}};
+    if (backward()) {
+      spec.reads.push_back(gradients->drouted[source]);
+      spec.writes = spec.writes + exchange.sent_gradients_.parts(chunk, source);
+    }
+    spec.action = [self = exchange.shared_from_this(), chunk, source, front = pass.front[source], routing = pass.routing[source], order = pass.order[source],
+                   drouted = backward() ? gradients->drouted[source] : kNone](StageContext&) {
+      StepMemory& memory = self->emitter_.memory();
+      const TokenRange tokens = self->tokens(chunk);
+      const Routing& decided = memory.slot(routing).routing;
+      const ChunkOrder sorted = self->chunk_order(order, chunk);
+      pack_inputs(self->parcels(self->sent_, chunk, source), tokens.of(memory.slot(front).front.expert_input), tokens.of(decided.indices), sorted, self->shape_.owned_experts());
+      if (drouted != kNone) pack_gradients(self->parcels(self->sent_gradients_, chunk, source), tokens.of(memory.slot(drouted).tensor), tokens.of(decided.weights), sorted);
+    };
+    program().emit(std::move(spec));
+  }
+
+  void dispatch(const Visit& at, int source) const {
+    const double bytes = peer_bytes(at.round, backward() ? 2 : 1);
+    StageSpec spec{.kind = "experts_dispatch", .layer = pass.layer, .part = at.index, .lane = {Lane::kComm, source},
+                   .reads = exchange.sent_.parts(at.chunk, source) + std::vector{exchange.row_counts_.at(pass.layer)[source]}, .writes = exchange.received_.at(at.index)[source],
+                   .cost = {.peer_bytes = bytes, .bytes = bytes}};
+    if (backward()) {
+      spec.reads = spec.reads + exchange.sent_gradients_.parts(at.chunk, source);
+      spec.writes = spec.writes + exchange.received_gradients_.at(at.index)[source];
+    }
+    spec.action = [self = exchange.shared_from_this(), at, source, layer = pass.layer, gradients = backward()](StageContext& context) {
+      for_each_parcel(self->shape_, self->row_counts(layer, source, at.chunk), source, /*as_source=*/true, at.round, [&](int owner, const Parcel& part) {
+        self->push(self->parcels(self->sent_, at.chunk, source), part.from, self->parcels(self->received_, at.index, owner), part.at, part.rows, /*values=*/true, context);
+        if (!gradients) return;
+        self->push(self->parcels(self->sent_gradients_, at.chunk, source), part.from, self->parcels(self->received_gradients_, at.index, owner), part.at, part.rows, /*values=*/true, context);
+      });
+    };
+    program().emit(std::move(spec));
+  }
+
+  // Work of the rows expected in a visit, temporaries of as many as its buffers hold.
+  Cost price(const Visit& at) const {
+    const RoutedExperts& model = exchange.emitter_.model().routed;
+    const double rows = static_cast<double>(shape().expected_rows(at.round));
+    const double hidden = static_cast<double>(exchange.emitter_.model().hidden), width = static_cast<double>(model.width);
+    const double element = static_cast<double>(exchange.received_.layout.row_bytes()) / hidden;
+    const double weights = static_cast<double>(shape().owned_experts()) * 3 * width * hidden;
+    const double most = static_cast<double>(exchange.received_.layout.rows);
+    Cost cost{.tokens = static_cast<double>(shape().chunk_size(at.chunk)), .parameters = weights};
+    if (!backward()) {
+      cost.gemm_flops = 2 * rows * hidden * 3 * width;
+      cost.hbm_bytes = element * (rows * (7 * hidden + 6 * width) + (rows > 0 ? weights : 0));
+      cost.workspace_bytes = static_cast<int64_t>(element * most * (2 * hidden + 3 * width) + 12 * most);
+    } else {
+      cost.gemm_flops = 2 * rows * hidden * 8 * width;
+      cost.hbm_bytes = element * (rows * (16 * hidden + 18 * width) + (rows > 0 ? 2 * weights : 0));
+      cost.workspace_bytes = static_cast<int64_t>(element * most * (3 * hidden + 3 * width) + 20 * most);
+    }
+    return cost;
+  }
+
+  void compute(const Visit& at, int owner) const {
+    const Delivery& shard = pass.shards[owner];
+    StageSpec spec{.kind = backward() ? "experts_backward" : "experts_forward", .layer = pass.layer, .part = at.index, .lane = {Lane::kCompute, owner},
+                   .reads = shard.reads[owner] + exchange.received_.parts(at.index, owner), .writes = exchange.result_.parts(at.index, owner), .cost = price(at)};
+    if (!shape().alone()) spec.reads.push_back(exchange.row_counts_.at(pass.layer)[owner]);
+    GradientTarget target;
+    if (backward()) {
+      target = (*targets)[owner];
+      spec.reads = spec.reads + exchange.received_gradients_.parts(at.index, owner);
+      (at.index == 0 ? spec.writes : spec.updates) = (at.index == 0 ? spec.writes : spec.updates) + target.writes[owner];
+    }
+    spec.action = [self = exchange.shared_from_this(), at, owner, layer = pass.layer, shard, target, backward = backward()](StageContext&) {
+      const int64_t rows = rows_received(self->shape_, self->row_counts(layer, owner, at.chunk), owner, at.round);
+      const Parcels received = self->parcels(self->received_, at.index, owner), result = self->parcels(self->result_, at.index, owner);
+      const ops::ExpertWeights weights = self->expert_weights(shard, owner);
+      if (!backward) {
+        run_forward(received, result, rows, weights);
+        return;
+      }
+      const LayerGradients sinks = self->emitter_.gradients(target, owner, /*accumulate=*/at.index > 0);
+      run_backward(received, self->parcels(self->received_gradients_, at.index, owner), result, rows, weights, {.gate_up = sinks[0], .down = sinks[1]});
+    };
+    program().emit(std::move(spec));
+  }
+
+  void give_back(const Visit& at) const {
+    if (shape().alone()) return;
+    const double bytes = peer_bytes(at.round, 1);
+    for (int owner = 0; owner < shape().ranks; ++owner) {
+      StageSpec spec{.kind = "experts_return", .layer = pass.layer, .part = at.index, .lane = {Lane::kComm, owner},
+                     .reads = exchange.result_.parts(at.index, owner) + std::vector{exchange.row_counts_.at(pass.layer)[owner]}, .cost = {.peer_bytes = bytes, .bytes = bytes}};
+      (at.round == 0 ? spec.writes : spec.updates) = exchange.returned_.at(at.chunk)[owner];
+      spec.action = [self = exchange.shared_from_this(), at, owner, layer = pass.layer, values = backward()](StageContext& context) {
+        for_each_parcel(self->shape_, self->row_counts(layer, owner, at.chunk), owner, /*as_source=*/false, at.round, [&](int source, const Parcel& part) {
+          self->push(self->parcels(self->result_, at.index, owner), part.at, self->parcels(self->returned_, at.chunk, source), part.from, part.rows, values, context);
+        });
+      };
+      program().emit(std::move(spec));
+    }
+  }
+
+  void combine(int chunk) const {
+    const int64_t bytes = shape().chunk_size(chunk) * (shape().top_k + 1) * exchange.returned_.layout.row_bytes();
+    for (int source = 0; source < shape().ranks; ++source) {
+      StageSpec spec{.kind = backward() ? "experts_combine_backward" : "experts_combine", .layer = pass.layer, .part = chunk, .lane = {Lane::kCompute, source},
+                     .reads = exchange.returned_.parts(chunk, source) + std::vector{pass.order[source]},
+                     .cost = {.hbm_bytes = static_cast<double>(bytes), .tokens = static_cast<double>(shape().chunk_size(chunk))}};
+      if (!backward()) spec.reads.push_back(pass.routing[source]);
+      const std::vector<BufferId> out = backward() ? std::vector{gradients->dinput[source], gradients->dweights[source]} : std::vector{(*routed)[source]};
+      (chunk == 0 ? spec.writes : spec.updates) = out;
+      spec.action = [self = exchange.shared_from_this(), chunk, source, out, order = pass.order[source], routing = pass.routing[source], backward = backward()](StageContext&) {
+        StepMemory& memory = self->emitter_.memory();
+        const ExchangeShape& shape = self->shape_;
+        const TokenRange tokens = self->tokens(chunk);
+        const at::Tensor row_of = self->chunk_order(order, chunk).row_of;
+        const Parcels returned = self->parcels(self->returned_, chunk, source);
+        const at::Tensor rows = returned.rows(row_of.numel());
+        at::Tensor& sum = memory.slot(out[0]).tensor;
+        if (chunk == 0) sum = at::empty({shape.tokens, rows.size(1)}, rows.options());
+        if (!backward) {
+          ops::combine_out(tokens.of(sum), rows, row_of, {.weights = tokens.of(memory.slot(routing).routing.weights)});
+          return;
+        }
+        ops::combine_out(tokens.of(sum), rows, row_of);
+        at::Tensor& weights = memory.slot(out[1]).tensor;
+        if (chunk == 0) weights = at::empty({shape.tokens, shape.top_k}, rows.options().dtype(at::kFloat));
+        tokens.of(weights).copy_(ops::rows_to_choices(returned.weights(row_of.numel()).view(-1), row_of));
+      };
+      program().emit(std::move(spec));
+    }
+  }
+};
+
+void Exchange::push(const Parcels& from, int64_t from_row, const Parcels& to, int64_t to_row, int64_t rows, bool values, const StageContext& context) const {
+  emitter_.copy_bytes(to.row(to_row), from.row(from_row), rows * from.layout.row_bytes(), context);
+  if (values) emitter_.copy_bytes(to.value(to_row), from.value(from_row), rows * 4, context);
+}
+
+void Exchange::emit_forward(const Pass& pass, const RankBuffers& routed) {
+  Stages{.exchange = *this, .pass = pass, .routed = &routed}.emit();
+}
+
+void Exchange::emit_backward(const Pass& pass, const ExpertGradientBuffers& gradients, const std::vector<GradientTarget>& targets) {
+  add_gradient_rings();
+  Stages{.exchange = *this, .pass = pass, .gradients = &gradients, .targets = &targets}.emit();
+}
+
+}  // namespace oom::ep

@@ -1,0 +1,35 @@
+/// What compute stages do with rows: at their source to sort and to combine them, at their owner to group them by expert and to run the experts.
+/// On the current device and stream; never waits for the device.
+#pragma once
+
+#include <oom/ops/experts.h>
+#include <oom/ops/router.h>
+
+#include "parcels.h"
+
+namespace oom::ep {
+
+/// The choices of one chunk of tokens in expert order; owners are contiguous ranges of it.
+struct ChunkOrder {
+  at::Tensor token_of;  ///< int32 [n K]: row -> token of the chunk
+  at::Tensor row_of;    ///< int32 [n, K]: choice -> row
+};
+
+/// Tokens [begin, begin + size) of a rank.
+struct TokenRange {
+  int64_t begin = 0;
+  int64_t size = 0;
+  at::Tensor of(const at::Tensor& tokens) const { return tokens.narrow(0, begin, size); }
+};
+
+/// Sorted rows of `x`, and beside each its expert, numbered within its owner.
+void pack_inputs(const Parcels& out, const at::Tensor& x, const at::Tensor& indices, const ChunkOrder& order, int64_t owned_experts);
+/// Sorted rows of `dy`, and beside each its routing weight.
+void pack_gradients(const Parcels& out, const at::Tensor& dy, const at::Tensor& weights, const ChunkOrder& order);
+
+/// Runs the owner's experts over `rows` received rows; results in the order of arrival.
+void run_forward(const Parcels& received, const Parcels& result, int64_t rows, const ops::ExpertWeights& weights);
+/// Gradients of the rows, and beside each that of its routing weight. Without rows: writes zeros into sinks that do not accumulate.
+void run_backward(const Parcels& received, const Parcels& received_gradients, const Parcels& result, int64_t rows, const ops::ExpertWeights& weights, const ops::ExpertSinks& sinks);
+
+}  // namespace oom::ep
