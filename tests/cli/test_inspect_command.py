@@ -1,29 +1,121 @@
 """`oom inspect`: what a file or folder is and holds."""
 
+import json
+import resource
+import time
+
+import numpy as np
 import pytest
+from harness.program import REPOSITORY
+from harness.run_config import EXPERTS
 from harness.tiny_models import qwen3_moe_tensors, write_model
 
+TINY_PARAMETERS = "392,832"
 
-def test_model_folder(engine, workspace):
+
+def test_config_json_alone(engine, workspace):
+    for path in ("model", "model/config.json"):
+        text = engine.run("inspect", path).out
+        assert "qwen3_moe" in text and TINY_PARAMETERS in text and "none here" in text
+
+
+def test_published_size(oom):
+    """The public parameter counts of Qwen3-30B-A3B, from its configuration alone: soon, and in little memory."""
+    oom.require("qwen3_moe")
+    folder = REPOSITORY / "configs/models/qwen3-30b-a3b"
+    started = time.monotonic()
+    found = oom.run("inspect", folder, "--json").json
+    assert time.monotonic() - started < 20  # a second; the bound leaves room for a machine that is busy otherwise
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1 << 20  # KiB: far below the weights' 57 GiB
+    assert found["parameters"] == 30_532_122_624 and found["active_parameters"] == 3_353_032_704
+    assert found["state_bytes"] == 12 * 30_532_122_624
+    assert found["layers"] == {"full_attention + moe": 48}
+    assert sum(role["parameters"] for role in found["roles"].values()) == found["parameters"]
+    assert found["roles"]["experts"]["parameters"] == 48 * 128 * 3 * 2048 * 768
+    text = oom.run("inspect", folder).out
+    assert "30,532,122,624" in text and "3,353,032,704" in text
+
+
+def test_weights(engine, workspace):
     write_model(workspace.folder / "loaded", qwen3_moe_tensors())
     text = engine.run("inspect", "loaded").out
-    assert "qwen3_moe" in text and "392832" in text.replace(",", "").replace("'", "")
+    assert TINY_PARAMETERS in text and "F32" in text and "an expert at a time" in text
+    weights = engine.run("inspect", "loaded", "--json").json["weights"]
+    assert weights["files"] == 1 and weights["tensors"] == len(qwen3_moe_tensors()) and weights["dtypes"] == {"F32": 4 * 392832}
 
 
-def test_checkpoint_and_plan(engine, workspace):
+def test_weights_with_faults(engine, workspace):
+    """What can be said is said; then the faults, all of them."""
+    tensors = qwen3_moe_tensors()
+    del tensors["model.norm.weight"]
+    tensors["model.surplus.weight"] = np.ones(3, np.float32)
+    write_model(workspace.folder / "loaded", tensors)
+    outcome = engine.run("inspect", "loaded", code=4)
+    assert TINY_PARAMETERS in outcome.out
+    assert "model.norm.weight" in outcome.err and "model.surplus.weight" in outcome.err
+
+
+def test_checkpoint(engine, workspace):
     run = engine.train(workspace.config())
+    found = engine.run("inspect", run.last_checkpoint(), "--json").json
+    assert found["kind"] == "checkpoint" and found["step"] == 3 and found["parameters"] == 392832 and found["verified"] is True
+    assert found["bytes"] == sum(path.stat().st_size for path in run.last_checkpoint().iterdir() if path.name != "manifest.json")
     text = engine.run("inspect", run.last_checkpoint()).out
-    assert "3" in text and "392832" in text.replace(",", "").replace("'", "")
-    assert "ep" in engine.run("inspect", run.folder / "plan.toml").out
+    assert TINY_PARAMETERS in text and "learning_rate = 0.001" in text
 
 
-def test_plugin(engine):
-    text = engine.run("inspect", engine.binary.parents[1] / "lib/oom/plugins/liboom_ep.so").out
-    assert "ep" in text and "expert" in text
+def test_damaged_checkpoint(engine, workspace):
+    """A byte of the last tensor, which no header holds."""
+    newest = engine.train(workspace.config()).last_checkpoint()
+    largest = max(newest.iterdir(), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[-5] ^= 1
+    largest.write_bytes(data)
+    assert largest.name in engine.run("inspect", newest, code=4).err
 
 
-@pytest.mark.parametrize("name", ["nowhere", "rubbish.so", "rubbish.toml"])
+def test_plan(engine, workspace):
+    engine.run("plan", workspace.config(), "--out", "plan.toml")
+    assert EXPERTS in engine.run("inspect", "plan.toml").out
+    found = engine.run("inspect", "plan.toml", "--json").json
+    assert found["kind"] == "plan" and found["ranks"] == 2 and found["experts"] == EXPERTS
+
+
+def test_plan_with_a_fault(engine, workspace):
+    engine.run("plan", workspace.config(), "--out", "plan.toml")
+    plan = workspace.folder / "plan.toml"
+    plan.write_text(plan.read_text().replace("ranks = 2", "ranks = 0"))
+    message = engine.run("inspect", "plan.toml", code=4).err
+    assert "plan.toml:" in message and "ranks" in message
+
+
+@pytest.mark.parametrize("name, kind", [(EXPERTS, "expert strategy"), ("qwen3_moe", "model adapter"), ("offload", "activation strategy")])
+def test_plugin(engine, name, kind):
+    path = engine.binary.parents[1] / f"lib/oom/plugins/liboom_{name}.so"
+    text = engine.run("inspect", path).out
+    assert name in text and kind in text and "2.11.0" in text
+    assert engine.run("inspect", path, "--json").json["usable"] is True
+
+
+def test_unusable_plugin(engine, workspace):
+    """A library, but no plugin: what it is, then why not."""
+    core = engine.binary.parents[1] / "lib/liboom_core.so"
+    outcome = engine.run("inspect", core, code=4)
+    assert "no plugin" in outcome.err or "not a plugin" in outcome.err
+    assert "libtorch" in outcome.out
+
+
+@pytest.mark.parametrize("name", ["nowhere", "rubbish.so", "rubbish.toml", "rubbish.json", "rubbish.txt", "folder"])
 def test_unreadable(engine, workspace, name):
-    if name != "nowhere":
+    if name == "folder":
+        (workspace.folder / name).mkdir()
+    elif name != "nowhere":
         (workspace.folder / name).write_bytes(b"\x7fELF\x00\xff rubbish = = \n" * 3)
     assert name in engine.run("inspect", name, code=4).err
+
+
+def test_stdout_carries_only_results(engine, workspace):
+    for arguments in (["inspect", "model", "--json"], ["plan", workspace.config(), "--json"], ["eval", workspace.config(), "--json"]):
+        outcome = engine.run(*arguments)
+        assert json.loads(outcome.out)
+        assert "plugin:" not in outcome.err  # loading is no news
