@@ -41,6 +41,8 @@ const FileLayout& nearest_layout(const std::vector<FileLayout>& layouts, const c
   return *best;
 }
 
+std::string in_file(const checkpoint::HfDirectory& files, const std::string& tensor) { return cat(files.file_of(tensor).filename().string(), ": ", tensor); }
+
 [[noreturn]] void refuse(const checkpoint::HfDirectory& files, const std::vector<std::string>& faults) {
   std::string text = cat(files.folder().string(), ": the weights do not fit config.json (", faults.size(), faults.size() == 1 ? " fault):" : " faults):");
   for (size_t i = 0; i < std::min(faults.size(), kNamedFaults); ++i) text += "\n  " + faults[i];
@@ -64,13 +66,16 @@ std::vector<ChosenLayout> match_layouts(const checkpoint::HfDirectory& files, co
         continue;
       }
       claimed.insert(piece.tensor);
-      if (tensor->shape != piece.shape) faults.push_back(cat("misshapen: ", piece.tensor, " is ", checkpoint::shape_text(tensor->shape), ", config.json makes it ", checkpoint::shape_text(piece.shape)));
-      if (!is_float(tensor->dtype)) faults.push_back(cat("wrong type: ", piece.tensor, " is ", checkpoint::dtype_name(tensor->dtype), "; BF16, F16 and F32 are read"));
+      if (tensor->shape != piece.shape) {
+        faults.push_back(cat("misshapen: ", in_file(files, piece.tensor), " is ", checkpoint::shape_text(tensor->shape), ", config.json makes it ", checkpoint::shape_text(piece.shape)));
+      }
+      if (!is_float(tensor->dtype)) faults.push_back(cat("wrong type: ", in_file(files, piece.tensor), " is ", checkpoint::dtype_name(tensor->dtype), "; BF16, F16 and F32 are read"));
     }
     chosen.push_back({p, layout});
   }
   for (const checkpoint::TensorPlace* tensor : files.tensors()) {
-    if (!claimed.count(tensor->name) && !model.carried_through(tensor->name)) faults.push_back(cat("unexpected: ", tensor->name, " ", checkpoint::shape_text(tensor->shape), " belongs to no parameter of this model"));
+    if (claimed.count(tensor->name) || model.carried_through(tensor->name)) continue;
+    faults.push_back(cat("unexpected: ", in_file(files, tensor->name), " ", checkpoint::shape_text(tensor->shape), " belongs to no parameter of this model"));
   }
   if (!faults.empty()) refuse(files, faults);
   return chosen;
