@@ -90,7 +90,7 @@ const PluginLibrary& PluginRegistry::load(std::string_view name, Kind kind, std:
     raise(where, cat("plugin '", name, "' (", library.path().string(), ") is ", kind_with_article(library.kind()), ", not ",
                      kind_with_article(kind), "; ", kind_plural(kind), " here: ", base::join(available(kind), ", ")));
   }
-  log_info("plugin: ", name, " ", library.version(), " (", kind_name(kind), ") from ", library.path().string());
+  log_debug("plugin: ", name, " ", library.version(), " (", kind_name(kind), ") from ", library.path().string());
   return library;
 }
 

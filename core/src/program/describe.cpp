@@ -26,7 +26,7 @@ std::string lane_id_name(LaneId lane) {
 std::string stage_name(const Program& program, StageId id) {
   const Stage& stage = program.stages[id];
   std::string name = program.kinds[stage.kind];
-  if (stage.layer != kNone) name += cat(" layer ", stage.layer);
+  if (stage.layer >= 0) name += cat(" layer ", stage.layer);  // the ends of the model have negative ones
   if (stage.part != kNone) name += cat(" part ", stage.part);
   if (stage.rank != kNone) name += cat(" rank ", stage.rank);
   name += cat(" (", lane_name(stage.lane.lane));

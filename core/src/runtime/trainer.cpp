@@ -84,7 +84,7 @@ ExitCode train(Session& session, bool resume) {
   }
   write_text(folder / "config.toml", config::resolved_toml(config));
   write_text(folder / "plan.toml", plan::plan_toml(planned.plan, prediction_of(planned)));
-  log_info("plan: ", planned.evidence);
+  log_info("plan: experts ", planned.plan.experts, ", activations ", planned.plan.activations, ", ", planned.plan.ranks, planned.plan.ranks == 1 ? " rank; " : " ranks; ", planned.evidence);
 
   PreparedRun run(session, std::move(planned));
   int64_t done = 0;
