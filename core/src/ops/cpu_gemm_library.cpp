@@ -5,9 +5,11 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "oom/error.h"
 #include "oom/log.h"
@@ -17,7 +19,7 @@ namespace oom::ops {
 namespace {
 
 /// Deep binding, because libtorch_cpu exports templates instantiated over its own oneDNN's types under the same names: without it the loader
-/// gives those to ours, whose kernels are then never made ("could not execute a primitive"). AddressSanitizer refuses it, and is not used here.
+/// gives those to ours, whose kernels are then never made ("could not execute a primitive"). AddressSanitizer refuses it: there OOM_CPU_GEMM=off.
 constexpr int kOpenFlags = RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND;
 
 /// Opens the library beside this one, then by the loader's search path. Never closed: its threads' caches live in it.
@@ -35,8 +37,14 @@ OomGemmFunction open_library() {
   return reinterpret_cast<OomGemmFunction>(function);
 }
 
+/// OOM_CPU_GEMM=off leaves the library alone: for AddressSanitizer, and for comparing the two.
+bool switched_off() {
+  const char* wanted = std::getenv("OOM_CPU_GEMM");
+  return wanted != nullptr && std::string_view(wanted) == "off";
+}
+
 OomGemmFunction library_function() {
-  static const OomGemmFunction function = open_library();
+  static const OomGemmFunction function = switched_off() ? nullptr : open_library();
   return function;
 }
 

@@ -1,4 +1,5 @@
-/// Matrix products of the CPU device: oneDNN where its library can be opened, LibTorch otherwise (one warning).
+/// Matrix products of the CPU device: oneDNN where its library can be opened, LibTorch otherwise (one warning) or when the environment
+/// says OOM_CPU_GEMM=off.
 #pragma once
 
 #include <ATen/core/Tensor.h>
