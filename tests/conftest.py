@@ -8,9 +8,12 @@ ALL_SKIPPED = 77  # ctest's SKIP_RETURN_CODE, see cmake/OomPytest.cmake
 
 
 @pytest.fixture
-def oom(tmp_path):
-    """The built program, run in a folder of the test's own."""
-    return Program(tmp_path)
+def oom(tmp_path, request):
+    """The built program, run in a folder of the test's own. A mark `plugin` names plugins that a case needs."""
+    program = Program(tmp_path)
+    for mark in request.node.iter_markers("plugin"):
+        program.require(*mark.args)
+    return program
 
 
 def pytest_sessionfinish(session, exitstatus):

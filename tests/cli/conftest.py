@@ -5,7 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 from harness.megatron import write_corpus
-from harness.run_config import merged, write_config
+from harness.run_config import EXPERTS, merged, write_config
 from harness.tiny_models import write_model_config
 
 SEQUENCE_LENGTH = 32
@@ -31,7 +31,7 @@ class Workspace:
             "data": {"format": "megatron", "path": "corpus", "sequence_length": SEQUENCE_LENGTH},
             "train": {"steps": 3, "global_batch": GLOBAL_BATCH, "learning_rate": 1e-3},
             "precision": {"compute": "fp32"},
-            "engine": {"device": "cpu", "ranks": 2, "experts": "ep"},
+            "engine": {"device": "cpu", "ranks": 2, "experts": EXPERTS},
             "output": {"dir": "run"},
         }
 
@@ -48,5 +48,5 @@ def workspace(tmp_path):
 @pytest.fixture
 def engine(oom):
     """The program, with what the small run needs."""
-    oom.require("qwen3_moe", "ep", "offload")
+    oom.require("qwen3_moe", EXPERTS, "offload", "selector")
     return oom

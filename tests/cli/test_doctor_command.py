@@ -1,5 +1,7 @@
 """`oom doctor`: what this machine offers, and which plugins are usable."""
 
+from harness.run_config import EXPERTS
+
 
 def test_json(engine):
     answer = engine.run("doctor", "--json").json
@@ -10,7 +12,7 @@ def test_json(engine):
 
 def test_names_plugins_and_versions(engine):
     text = engine.run("doctor").out
-    assert all(word in text for word in ("ep", "offload", "qwen3_moe", "2.11.0", "NUMA"))
+    assert all(word in text for word in (EXPERTS, "offload", "qwen3_moe", "2.11.0", "NUMA"))
 
 
 def test_says_why_a_plugin_is_unusable(engine):

@@ -3,6 +3,7 @@
 import tomllib
 
 import pytest
+from harness.run_config import EXPERTS
 from harness.tiny_models import write_model_config
 
 TINY_PARAMETERS = 392832
@@ -15,7 +16,7 @@ QWEN3_30B_A3B_PARAMETERS = 30_532_122_624
 
 def test_json(engine, workspace):
     plan = engine.run("plan", workspace.config(), "--json").json
-    assert plan["fits"] is True and plan["experts"] == "ep" and plan["parameters"] == TINY_PARAMETERS
+    assert plan["fits"] is True and plan["experts"] == EXPERTS and plan["parameters"] == TINY_PARAMETERS
     assert plan["predicted_step_seconds"] > 0 and plan["bound_by"] and plan["plan"]
     assert len(plan["gpu"]) == 2 and len(plan["host"]) >= 1
     for place in plan["gpu"] + plan["host"]:

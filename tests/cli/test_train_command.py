@@ -5,6 +5,7 @@ import tomllib
 import pytest
 from cli.conftest import GLOBAL_BATCH, SEQUENCE_LENGTH
 from harness.program import Run
+from harness.run_config import EXPERTS
 from harness.tiny_models import write_model_config
 
 
@@ -129,7 +130,21 @@ def test_divergence(engine, workspace):
     assert Run(engine.folder / "run").checkpoints() == []
 
 
+@pytest.mark.parametrize("updates", ["overlapped", "deferred"])
+def test_divergence_leaves_the_last_checkpoint_good(engine, workspace, updates):
+    """Step 3 is trained at a rate that makes step 4 diverge; from the checkpoint of step 2 all goes on as if that had never been."""
+    config = workspace.config(train={"steps": 2, "updates": updates})
+    run = engine.train(config)
+    message = engine.run("train", config, "--resume", "--set", "train.steps=6", "--set", "train.learning_rate=1e30", code=6).err
+    assert "step 4" in message and "rank" in message and "last checkpoint is good" in message
+    assert [checkpoint.name for checkpoint in run.checkpoints()] == ["step-000002"]
+    engine.run("train", config, "--resume", "--set", "train.steps=4")
+    straight = engine.train(workspace.config("straight.toml", train={"steps": 4, "updates": updates}, output={"dir": "straight"}))
+    by_step = {line["step"]: line["loss"] for line in run.metrics()}
+    assert [by_step[step] for step in range(1, 5)] == straight.column("loss")
+
+
 def test_missing_plugin_is_named_with_the_places(engine, workspace):
     message = engine.run("train", workspace.config(engine={"experts": "fast_ep"}), code=None)
     assert message.code in (2, 4)
-    assert "fast_ep" in message.err and "liboom_fast_ep.so" in message.err and "ep" in message.err.replace("fast_ep", "")
+    assert "fast_ep" in message.err and "liboom_fast_ep.so" in message.err and EXPERTS in message.err

@@ -2,6 +2,8 @@
 
 import pathlib
 
+EXPERTS = "local"  # the expert strategy of every run that does not choose one
+
 
 def toml_text(tables: dict) -> str:
     """TOML of one level of tables, as run configurations have."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from harness.megatron import write_corpus
-from harness.run_config import merged, write_config
+from harness.run_config import EXPERTS, merged, write_config
 from oracle.agreement import Expected
 from oracle.models import force_routing, make_model
 from oracle.reference import Training, train
@@ -78,7 +78,7 @@ class Oracle:
         base = merged(training.tables(), {
             "model": {"path": model_folder or self.model_folder(family, routing, changes), "weights": "load"},
             "data": {"format": "megatron", "path": self.corpus(corpus)},
-            "engine": {"device": "cpu", "ranks": 1, "experts": "ep"},
+            "engine": {"device": "cpu", "ranks": 1, "experts": EXPERTS},
             "output": {"dir": "run"}})
         return write_config(folder / "run.toml", merged(base, tables or {}))
 

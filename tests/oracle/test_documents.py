@@ -1,12 +1,13 @@
 """Isolated documents: nothing crosses an edge, and a target in another document is ignored."""
 
 import pytest
+from harness.run_config import EXPERTS
 from harness.tiny_models import TINY_CONFIGS
 from oracle.conftest import training_of
 from oracle.test_parity import compare
 
 
-@pytest.mark.parametrize("experts, ranks", [("ep", 1), ("ep", 2), ("local", 2)])
+@pytest.mark.parametrize("experts, ranks", [("local", 1), ("local", 2), ("ep", 1), ("ep", 2)])
 def test_isolated(oom, oracle, experts, ranks):
     oom.require("qwen3_moe", experts)
     training = training_of("qwen3_moe", documents="isolated", router_aux_loss=0.1)
@@ -15,13 +16,13 @@ def test_isolated(oom, oracle, experts, ranks):
 
 @pytest.mark.parametrize("family", [family for family in TINY_CONFIGS if family != "qwen3_moe"])
 def test_isolated_in_other_families(oom, oracle, family):
-    oom.require(family, "ep")
+    oom.require(family, EXPERTS)
     compare(oom, oracle, training_of(family, documents="isolated"), family=family, tables={"engine": {"ranks": 2}})
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_all_targets_ignored_but_one(oom, oracle, ranks):
     """Most ranks have no valid target at all; the mean is still over the one that is."""
-    oom.require("qwen3_moe", "ep")
+    oom.require("qwen3_moe", EXPERTS)
     training = training_of("qwen3_moe", documents="isolated", steps=4)
     compare(oom, oracle, training, corpus="one_target", tables={"engine": {"ranks": ranks}})

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from harness.run_config import EXPERTS
 from harness.tiny_models import TINY_CONFIGS
 from oracle.conftest import training_of
 from oracle.models import load_model
@@ -14,7 +15,7 @@ LAYOUTS = [(False, "5GB"), (False, "200KB"), (True, "5GB"), (True, "200KB")]
 @pytest.mark.parametrize("family", TINY_CONFIGS)
 def test_layouts_come_in_equal(oom, oracle, family):
     """One file or shards, an expert at a time or fused."""
-    oom.require(family, "ep")
+    oom.require(family, EXPERTS)
     losses = []
     for fused, shard_size in LAYOUTS:
         config = oracle.config(oom.folder, training_of(family, steps=2), family,
@@ -28,7 +29,7 @@ def test_layouts_come_in_equal(oom, oracle, family):
 @pytest.mark.parametrize("family", TINY_CONFIGS)
 def test_export_gives_back_what_came_in(oom, oracle, family, dtype):
     """A rate of 0 leaves every weight as it was: what leaves is what came, rounded once at most."""
-    oom.require(family, "ep")
+    oom.require(family, EXPERTS)
     training = training_of(family, steps=1, learning_rate=0.0)
     run = oom.train(oracle.config(oom.folder, training, family, tables={"engine": {"ranks": 2}}))
     folder = oom.export(run.last_checkpoint(), oom.folder / "exported", dtype)
@@ -42,7 +43,7 @@ def test_export_gives_back_what_came_in(oom, oracle, family, dtype):
 
 
 def test_export_is_complete(oom, oracle):
-    oom.require("qwen3_moe", "ep")
+    oom.require("qwen3_moe", EXPERTS)
     run = oom.train(oracle.config(oom.folder, training_of("qwen3_moe", steps=1)))
     folder = oom.export(run.last_checkpoint(), oom.folder / "exported", "bf16")
     config = json.loads((folder / "config.json").read_text())

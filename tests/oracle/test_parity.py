@@ -1,6 +1,7 @@
 """FP32 training against the reference: every number of ranks, with and without clipping, auxiliary loss and overlapped updates."""
 
 import pytest
+from harness.run_config import EXPERTS
 from harness.tiny_models import AUXILIARY_LOSS, TINY_CONFIGS
 from oracle.conftest import training_of
 from oracle.models import load_model
@@ -20,20 +21,14 @@ def compare(oom, oracle, training, *, family="qwen3_moe", tables=None, **model):
 @pytest.mark.parametrize("clip_norm, updates", [(0.0, "overlapped"), (0.0, "deferred"), (CLIPPED, "deferred")])
 @pytest.mark.parametrize("router_aux_loss", [0.0, 0.1])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_qwen3_moe(oom, oracle, ranks, router_aux_loss, clip_norm, updates):
-    oom.require("qwen3_moe", "ep")
+@pytest.mark.parametrize("experts", ["local", "ep"])
+def test_qwen3_moe(oom, oracle, experts, ranks, router_aux_loss, clip_norm, updates):
+    oom.require("qwen3_moe", experts)
     training = training_of("qwen3_moe", clip_norm=clip_norm, router_aux_loss=router_aux_loss)
-    compare(oom, oracle, training, tables={"engine": {"ranks": ranks}, "train": {"updates": updates}})
+    compare(oom, oracle, training, tables={"engine": {"ranks": ranks, "experts": experts}, "train": {"updates": updates}})
 
 
-@pytest.mark.parametrize("clip_norm, ranks", [(0.0, 1), (0.0, 2), (CLIPPED, 2)])
-def test_qwen3_moe_local(oom, oracle, ranks, clip_norm):
-    oom.require("qwen3_moe", "local")
-    training = training_of("qwen3_moe", clip_norm=clip_norm, router_aux_loss=0.1)
-    compare(oom, oracle, training, tables={"engine": {"ranks": ranks, "experts": "local"}})
-
-
-@pytest.mark.parametrize("experts", ["ep", "local"])
+@pytest.mark.parametrize("experts", ["local", "ep"])
 @pytest.mark.parametrize("family", [family for family in TINY_CONFIGS if family != "qwen3_moe"])
 def test_other_families(oom, oracle, family, experts):
     oom.require(family, experts)
@@ -44,7 +39,7 @@ def test_other_families(oom, oracle, family, experts):
 @pytest.mark.parametrize("changes", [(("mlp_only_layers", (1,)),), (("norm_topk_prob", False),), (("tie_word_embeddings", True),)],
                          ids=lambda changes: changes[0][0])
 def test_variants_of_qwen3_moe(oom, oracle, changes):
-    oom.require("qwen3_moe", "ep")
+    oom.require("qwen3_moe", EXPERTS)
     compare(oom, oracle, training_of("qwen3_moe"), changes=changes, tables={"engine": {"ranks": 2}})
 
 
@@ -52,16 +47,16 @@ def test_variants_of_qwen3_moe(oom, oracle, changes):
     dict(schedule="constant", warmup_steps=3), dict(schedule="cosine", warmup_steps=1, min_learning_rate=1e-4),
     dict(schedule="wsd", warmup_steps=1, decay_steps=2)], ids=lambda schedule: schedule["schedule"])
 def test_schedules(oom, oracle, schedule):
-    oom.require("qwen3_moe", "ep")
+    oom.require("qwen3_moe", EXPERTS)
     compare(oom, oracle, training_of("qwen3_moe", **schedule))
 
 
 def test_epochs_follow_one_another(oom, oracle):
-    oom.require("qwen3_moe", "ep")
+    oom.require("qwen3_moe", EXPERTS)
     compare(oom, oracle, training_of("qwen3_moe"), corpus="short", tables={"engine": {"ranks": 2}})
 
 
 def test_optimizer_settings(oom, oracle):
     """Far from the defaults: with betas near 1, five steps hardly depend on them."""
-    oom.require("qwen3_moe", "ep")
+    oom.require("qwen3_moe", EXPERTS)
     compare(oom, oracle, training_of("qwen3_moe", betas=(0.5, 0.7), eps=1e-4, weight_decay=0.5), tables={"engine": {"ranks": 2}})

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from harness.program import Run
+from harness.run_config import EXPERTS
 from oracle.conftest import training_of
 from oracle.models import load_model
 
@@ -18,7 +19,8 @@ def train_and_export(oom, config, name, *, stop_after=None, resume_with=()):
 
 
 @pytest.mark.parametrize("experts, ranks, train", [
-    ("ep", 1, {}), ("ep", 2, {"updates": "overlapped"}), ("ep", 2, {"updates": "deferred", "clip_norm": 0.5}), ("local", 2, {})])
+    (experts, ranks, train) for experts in ("local", "ep")
+    for ranks, train in ((1, {}), (2, {"updates": "overlapped"}), (2, {"updates": "deferred"}), (2, {"updates": "deferred", "clip_norm": 0.5}))])
 def test_equal_to_the_bit(oom, oracle, experts, ranks, train):
     oom.require("qwen3_moe", experts)
     config = oracle.config(oom.folder, training_of("qwen3_moe"), corpus="short", tables={
@@ -31,10 +33,10 @@ def test_equal_to_the_bit(oom, oracle, experts, ranks, train):
         assert torch.equal(weight, other), name
 
 
-@pytest.mark.parametrize("engine", [{"ranks": 1}, {"ranks": 4}, {"ranks": 2, "experts": "local"}], ids=str)
+@pytest.mark.parametrize("engine", [{"ranks": 1}, {"ranks": 4}, {"ranks": 2, "experts": "ep"}], ids=str)
 def test_under_another_layout(oom, oracle, engine):
     """A checkpoint knows no ranks and no strategy."""
-    oom.require("qwen3_moe", engine.get("experts", "ep"))
+    oom.require("qwen3_moe", engine.get("experts", EXPERTS))
     training = training_of("qwen3_moe")
     config = oracle.config(oom.folder, training, tables={"engine": {"ranks": 2}})
     change = [argument for key, value in engine.items() for argument in ("--set", f"engine.{key}={value}")]
