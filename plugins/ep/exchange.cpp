@@ -16,23 +16,21 @@ std::vector<BufferId> Exchange::Ring::parts(int visit, int rank) const {
 }
 
 Exchange::Exchange(StepEmitter& emitter, const ExchangeShape& shape) : emitter_(emitter), shape_(shape) {
-  const int chunk_turns = std::min(2, shape_.chunks()), visit_turns = std::min(2, visits());
-  sent_ = add_ring("experts rows sent", chunk_turns, 1, shape_.chunk_rows());
-  returned_ = add_ring("experts rows returned", chunk_turns, shape_.ranks, shape_.chunk_rows());
+  // Of a source's chunks one is combined, one computed and one on its way; of an owner's visits one is computed and one arrives.
+  const int chunk_turns = std::min(3, shape_.chunks()), visit_turns = std::min(2, visits());
+  sent_ = add_ring("experts rows sent", chunk_turns, shape_.chunk_rows());
   if (shape_.alone()) {
-    // The only rank computes where the rows were sorted, and combines where they were computed.
-    received_ = sent_;
-    result_ = returned_;
+    received_ = sent_;  // the only rank computes where the rows were sorted
     for (int chunk = 0; chunk < shape_.chunks(); ++chunk) alone_counts_.push_back(shape_.chunk_size(chunk) * shape_.top_k);
     return;
   }
-  received_ = add_ring("experts rows received", visit_turns, shape_.ranks, shape_.receive_rows);
-  result_ = add_ring("experts results", visit_turns, 1, shape_.receive_rows);
+  received_ = add_ring("experts rows received", visit_turns, shape_.receive_rows);
   counts_ = emitter_.add_device_buffer("experts counts", shape_.chunks() * shape_.experts * 4, BufferClass::kResult);
 }
 
-Exchange::Ring Exchange::add_ring(const std::string& name, int turns, int parts, int64_t rows) {
+Exchange::Ring Exchange::add_ring(const std::string& name, int turns, int64_t rows) {
   Ring ring{.turns = {}, .layout = {.rows = rows, .hidden = emitter_.model().hidden, .type = emitter_.compute_type()}};
+  const int parts = shape_.ranks;
   const int64_t part_bytes = ((ring.layout.bytes() + parts - 1) / parts + kPartAlignment - 1) / kPartAlignment * kPartAlignment;
   for (int turn = 0; turn < turns; ++turn) ring.turns.push_back(emitter_.add_device_range(cat(name, " ", turn), parts, part_bytes, BufferClass::kStaging));
   return ring;
@@ -40,8 +38,8 @@ Exchange::Ring Exchange::add_ring(const std::string& name, int turns, int parts,
 
 void Exchange::add_gradient_rings() {
   if (!sent_gradients_.turns.empty()) return;
-  sent_gradients_ = add_ring("experts gradients sent", static_cast<int>(sent_.turns.size()), 1, sent_.layout.rows);
-  received_gradients_ = shape_.alone() ? sent_gradients_ : add_ring("experts gradients received", static_cast<int>(received_.turns.size()), shape_.ranks, received_.layout.rows);
+  sent_gradients_ = add_ring("experts gradients sent", static_cast<int>(sent_.turns.size()), sent_.layout.rows);
+  received_gradients_ = shape_.alone() ? sent_gradients_ : add_ring("experts gradients received", static_cast<int>(received_.turns.size()), received_.layout.rows);
 }
 
 RowCounts Exchange::row_counts(int layer, int rank, int chunk) const {

@@ -51,7 +51,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void emit_backward(const Pass& pass, const ExpertGradientBuffers& gradients, const std::vector<GradientTarget>& targets);
 
  private:
-  /// Buffers in turns, so that one is filled while another is read. [turn][part][rank]; one part unless several lanes fill it.
+  /// Buffers in turns, so that one is filled while another is read. [turn][part][rank]; a part is what one other rank's lane fills.
   struct Ring {
     std::vector<std::vector<RankBuffers>> turns;
     ParcelLayout layout;
@@ -65,7 +65,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   };
   struct Stages;  // emits the stages of one pass
 
-  Ring add_ring(const std::string& name, int turns, int parts, int64_t rows);
+  Ring add_ring(const std::string& name, int turns, int64_t rows);
   void add_gradient_rings();
   Visit visit(int index) const { return {index, index / shape_.rounds(), index % shape_.rounds()}; }
   TokenRange tokens(int chunk) const { return {shape_.chunk_begin(chunk), shape_.chunk_size(chunk)}; }
@@ -83,9 +83,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   RankBuffers counts_;                         // int32 [chunks, E]: GPU, of the layer at hand
   std::map<int, RankBuffers> host_counts_;     // the same on the host, by layer
   std::map<int, RankBuffers> row_counts_;      // int64 [chunks, source, owner] on the host, by layer
-  Ring sent_, received_;                       // of a source's chunk, of an owner's visit: inputs and experts
-  Ring sent_gradients_, received_gradients_;   // gradients and routing weights; from the first backward on
-  Ring result_, returned_;                     // of an owner's visit, of a source's chunk
+  // Rows come back to where they came from: results replace what was computed from, at the owner and then at the source.
+  Ring sent_, received_;                       // of a source's chunk, parts by owner; of an owner's visit, parts by source: inputs and experts
+  Ring sent_gradients_, received_gradients_;   // likewise: gradients and routing weights; from the first backward on
 };
 
 }  // namespace oom::ep

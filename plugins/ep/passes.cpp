@@ -34,6 +34,9 @@ struct Exchange::Stages {
 
   bool backward() const { return gradients != nullptr; }
   const ExchangeShape& shape() const { return exchange.shape_; }
+  /// The rings whose rows are replaced by results.
+  const Ring& home() const { return backward() ? exchange.sent_gradients_ : exchange.sent_; }
+  const Ring& away() const { return backward() ? exchange.received_gradients_ : exchange.received_; }
   ProgramBuilder& program() const { return exchange.emitter_.program(); }
 
   void emit() const {
@@ -128,24 +131,24 @@ struct Exchange::Stages {
   void compute(const Visit& at, int owner) const {
     const Delivery& shard = pass.shards[owner];
     StageSpec spec{.kind = backward() ? "experts_backward" : "experts_forward", .layer = pass.layer, .part = at.index, .lane = {Lane::kCompute, owner},
-                   .reads = shard.reads[owner] + exchange.received_.parts(at.index, owner), .writes = exchange.result_.parts(at.index, owner), .cost = price(at)};
+                   .reads = shard.reads[owner], .updates = away().parts(at.index, owner), .cost = price(at)};
     if (!shape().alone()) spec.reads.push_back(exchange.row_counts_.at(pass.layer)[owner]);
     GradientTarget target;
     if (backward()) {
       target = (*targets)[owner];
-      spec.reads = spec.reads + exchange.received_gradients_.parts(at.index, owner);
+      spec.reads = spec.reads + exchange.received_.parts(at.index, owner);
       (at.index == 0 ? spec.writes : spec.updates) = (at.index == 0 ? spec.writes : spec.updates) + target.writes[owner];
     }
     spec.action = [self = exchange.shared_from_this(), at, owner, layer = pass.layer, shard, target, backward = backward()](StageContext&) {
       const int64_t rows = rows_received(self->shape_, self->row_counts(layer, owner, at.chunk), owner, at.round);
-      const Parcels received = self->parcels(self->received_, at.index, owner), result = self->parcels(self->result_, at.index, owner);
+      const Parcels received = self->parcels(self->received_, at.index, owner);
       const ops::ExpertWeights weights = self->expert_weights(shard, owner);
       if (!backward) {
-        run_forward(received, result, rows, weights);
+        run_forward(received, rows, weights);
         return;
       }
       const LayerGradients sinks = self->emitter_.gradients(target, owner, /*accumulate=*/at.index > 0);
-      run_backward(received, self->parcels(self->received_gradients_, at.index, owner), result, rows, weights, {.gate_up = sinks[0], .down = sinks[1]});
+      run_backward(received, self->parcels(self->received_gradients_, at.index, owner), rows, weights, {.gate_up = sinks[0], .down = sinks[1]});
     };
     program().emit(std::move(spec));
   }
@@ -155,11 +158,11 @@ struct Exchange::Stages {
     const double bytes = peer_bytes(at.round, 1);
     for (int owner = 0; owner < shape().ranks; ++owner) {
       StageSpec spec{.kind = "experts_return", .layer = pass.layer, .part = at.index, .lane = {Lane::kComm, owner},
-                     .reads = exchange.result_.parts(at.index, owner) + std::vector{exchange.row_counts_.at(pass.layer)[owner]}, .cost = {.peer_bytes = bytes, .bytes = bytes}};
-      (at.round == 0 ? spec.writes : spec.updates) = exchange.returned_.at(at.chunk)[owner];
-      spec.action = [self = exchange.shared_from_this(), at, owner, layer = pass.layer, values = backward()](StageContext& context) {
+                     .reads = away().parts(at.index, owner) + std::vector{exchange.row_counts_.at(pass.layer)[owner]}, .updates = home().at(at.chunk)[owner],
+                     .cost = {.peer_bytes = bytes, .bytes = bytes}};
+      spec.action = [self = exchange.shared_from_this(), at, owner, layer = pass.layer, &from = away(), &to = home(), values = backward()](StageContext& context) {
         for_each_parcel(self->shape_, self->row_counts(layer, owner, at.chunk), owner, /*as_source=*/false, at.round, [&](int source, const Parcel& part) {
-          self->push(self->parcels(self->result_, at.index, owner), part.at, self->parcels(self->returned_, at.chunk, source), part.from, part.rows, values, context);
+          self->push(self->parcels(from, at.index, owner), part.at, self->parcels(to, at.chunk, source), part.from, part.rows, values, context);
         });
       };
       program().emit(std::move(spec));
@@ -167,20 +170,20 @@ struct Exchange::Stages {
   }
 
   void combine(int chunk) const {
-    const int64_t bytes = shape().chunk_size(chunk) * (shape().top_k + 1) * exchange.returned_.layout.row_bytes();
+    const int64_t bytes = shape().chunk_size(chunk) * (shape().top_k + 1) * exchange.sent_.layout.row_bytes();
     for (int source = 0; source < shape().ranks; ++source) {
       StageSpec spec{.kind = backward() ? "experts_combine_backward" : "experts_combine", .layer = pass.layer, .part = chunk, .lane = {Lane::kCompute, source},
-                     .reads = exchange.returned_.parts(chunk, source) + std::vector{pass.order[source]},
+                     .reads = home().parts(chunk, source) + std::vector{pass.order[source]},
                      .cost = {.hbm_bytes = static_cast<double>(bytes), .tokens = static_cast<double>(shape().chunk_size(chunk))}};
       if (!backward()) spec.reads.push_back(pass.routing[source]);
       const std::vector<BufferId> out = backward() ? std::vector{gradients->dinput[source], gradients->dweights[source]} : std::vector{(*routed)[source]};
       (chunk == 0 ? spec.writes : spec.updates) = out;
-      spec.action = [self = exchange.shared_from_this(), chunk, source, out, order = pass.order[source], routing = pass.routing[source], backward = backward()](StageContext&) {
+      spec.action = [self = exchange.shared_from_this(), chunk, source, out, order = pass.order[source], routing = pass.routing[source], &from = home(), backward = backward()](StageContext&) {
         StepMemory& memory = self->emitter_.memory();
         const ExchangeShape& shape = self->shape_;
         const TokenRange tokens = self->tokens(chunk);
         const at::Tensor row_of = self->chunk_order(order, chunk).row_of;
-        const Parcels returned = self->parcels(self->returned_, chunk, source);
+        const Parcels returned = self->parcels(from, chunk, source);
         const at::Tensor rows = returned.rows(row_of.numel());
         at::Tensor& sum = memory.slot(out[0]).tensor;
         if (chunk == 0) sum = at::empty({shape.tokens, rows.size(1)}, rows.options());

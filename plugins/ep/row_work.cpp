@@ -22,14 +22,14 @@ void pack_gradients(const Parcels& out, const at::Tensor& dy, const at::Tensor& 
   ops::copy_rows(out.weights(rows), weights.view({rows, 1}), {}, flat(order.row_of));
 }
 
-void run_forward(const Parcels& received, const Parcels& result, int64_t rows, const ops::ExpertWeights& weights) {
+void run_forward(const Parcels& received, int64_t rows, const ops::ExpertWeights& weights) {
   if (rows == 0) return;
   const ops::Permutation by_expert = ops::make_permutation(received.experts(rows), weights.gate_up.size(0));
   const at::Tensor x = ops::gather_rows(received.rows(rows), by_expert.token_of);
-  ops::copy_rows(result.rows(rows), ops::experts_forward(x, by_expert.ends, weights, /*save_z=*/false).y_rows, flat(by_expert.row_of));
+  ops::copy_rows(received.rows(rows), ops::experts_forward(x, by_expert.ends, weights, /*save_z=*/false).y_rows, flat(by_expert.row_of));
 }
 
-void run_backward(const Parcels& received, const Parcels& received_gradients, const Parcels& result, int64_t rows, const ops::ExpertWeights& weights, const ops::ExpertSinks& sinks) {
+void run_backward(const Parcels& received, const Parcels& received_gradients, int64_t rows, const ops::ExpertWeights& weights, const ops::ExpertSinks& sinks) {
   if (rows == 0) {
     for (const ops::GradientSink& sink : {sinks.gate_up, sinks.down}) {
       if (!sink.accumulate) sink.tensor.zero_();
@@ -42,8 +42,8 @@ void run_backward(const Parcels& received, const Parcels& received_gradients, co
   const at::Tensor dy = ops::gather_rows(received_gradients.rows(rows), by_expert.token_of);
   const at::Tensor row_weights = ops::gather_rows(received_gradients.weights(rows), by_expert.token_of).view(-1);
   const ops::ExpertsBackward gradients = ops::experts_backward(dy, row_weights, x, z, by_expert.ends, weights, sinks);
-  ops::copy_rows(result.rows(rows), gradients.dx_rows, flat(by_expert.row_of));
-  ops::copy_rows(result.weights(rows), gradients.d_row_weights.view({rows, 1}), flat(by_expert.row_of));
+  ops::copy_rows(received_gradients.rows(rows), gradients.dx_rows, flat(by_expert.row_of));
+  ops::copy_rows(received_gradients.weights(rows), gradients.d_row_weights.view({rows, 1}), flat(by_expert.row_of));
 }
 
 }  // namespace oom::ep

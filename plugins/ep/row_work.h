@@ -27,9 +27,9 @@ void pack_inputs(const Parcels& out, const at::Tensor& x, const at::Tensor& indi
 /// Sorted rows of `dy`, and beside each its routing weight.
 void pack_gradients(const Parcels& out, const at::Tensor& dy, const at::Tensor& weights, const ChunkOrder& order);
 
-/// Runs the owner's experts over `rows` received rows; results in the order of arrival.
-void run_forward(const Parcels& received, const Parcels& result, int64_t rows, const ops::ExpertWeights& weights);
-/// Gradients of the rows, and beside each that of its routing weight. Without rows: writes zeros into sinks that do not accumulate.
-void run_backward(const Parcels& received, const Parcels& received_gradients, const Parcels& result, int64_t rows, const ops::ExpertWeights& weights, const ops::ExpertSinks& sinks);
+/// Runs the owner's experts over `rows` received rows, which their results replace.
+void run_forward(const Parcels& received, int64_t rows, const ops::ExpertWeights& weights);
+/// Replaces received gradients by those of the inputs, and routing weights by their gradients. Without rows: writes zeros into sinks that do not accumulate.
+void run_backward(const Parcels& received, const Parcels& received_gradients, int64_t rows, const ops::ExpertWeights& weights, const ops::ExpertSinks& sinks);
 
 }  // namespace oom::ep
