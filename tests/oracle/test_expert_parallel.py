@@ -56,6 +56,31 @@ def test_agrees_with_local(oom, oracle):
     assert losses[0] == pytest.approx(losses[1], rel=2e-6)
 
 
+def test_evaluation(oom, oracle):
+    """The forward alone, before any step."""
+    oom.require("qwen3_moe", "ep", "local")
+    training = training_of("qwen3_moe")
+    losses = [oom.run("eval", oracle.config(oom.folder, training, tables=tables), "--json").json["loss"]
+              for tables in (ep_tables(4, 7, 9), {"engine": {"ranks": 1, "experts": "local"}})]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
+
+
+def test_plan_file(oom, oracle):
+    """A plan is executed as it stands; chunks and rounds may be edited in it."""
+    oom.require("qwen3_moe", "ep")
+    training = training_of("qwen3_moe")
+    config = oracle.config(oom.folder, training, tables=ep_tables(2, 24, 50))
+    losses = oom.train(config).column("loss")
+    oom.run("plan", config, "--out", "plan.toml")
+    planned = oracle.config(oom.folder, training, tables={"engine": {"ranks": 2, "experts": "ep", "plan": "plan.toml"}, "output": {"dir": "planned"}})
+    assert oom.train(planned).column("loss") == losses
+    plan = oom.folder / "plan.toml"
+    assert "routing_chunk = 24" in plan.read_text()
+    plan.write_text(plan.read_text().replace("routing_chunk = 24", "routing_chunk = 5"))
+    edited = oracle.config(oom.folder, training, tables={"engine": {"ranks": 2, "experts": "ep", "plan": "plan.toml"}, "output": {"dir": "edited"}})
+    assert oom.train(edited).column("loss") == pytest.approx(losses, rel=1e-5)
+
+
 def test_ranks_must_divide_the_experts(oom, oracle):
     oom.require("qwen3_moe", "ep")
     training = training_of("qwen3_moe", global_batch=6)
