@@ -1,5 +1,6 @@
 #include "runtime/cuda_runtime.h"
 
+#include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -32,6 +33,8 @@ class CudaRuntime final : public DeviceRuntime {
       throw DeviceError(cat("engine.ranks: ", ranks, " ranks need as many GPUs; this machine has ", devices, status == cudaSuccess ? "" : cat(" (", cudaGetErrorString(status), ")"),
                             ". Lower engine.ranks, or set engine.device = \"cpu\""));
     }
+    // LibTorch's allocator must exist before it can be capped or asked for its peaks.
+    at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     registry_ = memory::make_cuda_pinned_registry();
     for (int rank = 0; rank < ranks; ++rank) {
       check(cudaSetDevice(rank), cat("rank ", rank, ": cudaSetDevice"));
@@ -115,11 +118,9 @@ class CudaRuntime final : public DeviceRuntime {
     std::vector<int64_t> peaks;
     for (int rank = 0; rank < static_cast<int>(arenas_.size()); ++rank) {
       int64_t temporaries = 0;
-      if (c10::cuda::CUDACachingAllocator::get()->initialized()) {
-        const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device_of(rank));
-        temporaries = stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
-        if (reset) c10::cuda::CUDACachingAllocator::resetPeakStats(device_of(rank));
-      }
+      const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device_of(rank));
+      temporaries = stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+      if (reset) c10::cuda::CUDACachingAllocator::resetPeakStats(device_of(rank));
       peaks.push_back(arena_bytes_[rank] + temporaries + fixed_[rank]);
     }
     return peaks;

@@ -56,7 +56,11 @@ Mixing mixing_of(const Program& program, StageId id, const Memory& memory) {
 // Ranks share the devices there are. Many streams on one device, whose kernels wait for each other, need hardware queues of their own.
 class CudaExecutor : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); }
+  // Nor may a kernel be loaded while another one spins: loading waits for the device.
+  static void SetUpTestSuite() {
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+  }
   void SetUp() override {
     if (cudaGetDeviceCount(&devices_) != cudaSuccess || devices_ == 0) GTEST_SKIP() << "no CUDA device";
   }
