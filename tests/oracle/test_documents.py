@@ -22,7 +22,11 @@ def test_isolated_in_other_families(oom, oracle, family):
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_all_targets_ignored_but_one(oom, oracle, ranks):
-    """Most ranks have no valid target at all; the mean is still over the one that is."""
+    """Most ranks have no valid target at all; the mean is still over the one that is.
+
+    It is predicted from the first token of its document, which attends to itself alone: queries and keys have a gradient of 0 but for
+    rounding. With eps = 1e-8 AdamW would make whole steps of that rounding, which no two implementations share.
+    """
     oom.require("qwen3_moe", EXPERTS)
-    training = training_of("qwen3_moe", documents="isolated", steps=4)
+    training = training_of("qwen3_moe", documents="isolated", steps=4, eps=1e-3)
     compare(oom, oracle, training, corpus="one_target", tables={"engine": {"ranks": ranks}})

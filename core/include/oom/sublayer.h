@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <string>
+#include <span>
 #include <vector>
 
 #include "oom/error.h"
@@ -34,6 +35,7 @@ struct SequenceInfo {
   int64_t length = 0;           ///< S
   at::Tensor positions;         ///< int32 [T], position of each token in its document
   at::Tensor document_starts;   ///< int32 [D + 1] token offsets of documents on the device; undefined: each sequence is one document
+  std::span<const int32_t> host_document_starts;  ///< the same values, for the calling thread
   int64_t longest_document = 0; ///< tokens; host side
 };
 
@@ -103,6 +105,8 @@ class OOM_API Mixer {
   /// Returns dx [T, H] and writes the parameters' gradients; empties `saved`.
   virtual at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, Saved& saved, const MixerCall& call) const = 0;
   virtual SublayerCost cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice& slice) const = 0;
+  /// True when calls heed SequenceInfo::document_starts. Where one mixer does not, `data.documents = "isolated"` is refused.
+  virtual bool isolates_documents() const { return false; }
 };
 
 /// The routing decisions of one layer for a rank's tokens: made once, in the forward, and reused by replay and backward.

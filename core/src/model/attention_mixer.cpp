@@ -65,6 +65,8 @@ class AttentionMixer final : public Mixer {
     return ops::rms_norm_backward(dnormed, x, weights[settings_.input_norm.weight], held[kRstd], settings_.input_norm.flavour, sinks[settings_.input_norm.weight], {}, dy).dx;
   }
 
+  bool isolates_documents() const override { return true; }
+
   SublayerCost cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice&) const override {
     const double tokens = static_cast<double>(batch * length);
     const double query = static_cast<double>(settings_.query_heads * settings_.head_dim), key = static_cast<double>(settings_.kv_heads * settings_.head_dim);
@@ -100,10 +102,19 @@ class AttentionMixer final : public Mixer {
     at::Tensor query, key, value;           // [T, heads, head dim], rotated
   };
 
-  ops::AttentionOptions options(const MixerCall&) const { return {.scale = settings_.scale, .causal = true, .window_tokens = settings_.window_tokens}; }
+  ops::AttentionOptions options(const MixerCall& call) const {
+    ops::AttentionOptions options{.scale = settings_.scale, .causal = true, .window_tokens = settings_.window_tokens};
+    const SequenceInfo& sequence = call.sequence;
+    if (packed(call)) options.documents = {{sequence.host_document_starts.begin(), sequence.host_document_starts.end()}, sequence.document_starts, sequence.longest_document};
+    return options;
+  }
 
+  static bool packed(const MixerCall& call) { return call.sequence.document_starts.defined(); }
+
+  // Sequences side by side; isolated documents are pieces of one long sequence.
   at::Tensor by_sequence(const at::Tensor& tensor, int64_t heads, const MixerCall& call) const {
-    return tensor.view({call.sequence.batch, call.sequence.length, heads, settings_.head_dim});
+    const int64_t batch = packed(call) ? 1 : call.sequence.batch;
+    return tensor.view({batch, call.sequence.batch * call.sequence.length / batch, heads, settings_.head_dim});
   }
 
   // Norm (when the family has one) and rotation of one projection's heads, in place where nothing needs the input again.

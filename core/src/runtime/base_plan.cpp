@@ -35,6 +35,13 @@ void check_plugin(Session& session, const std::string& name, Kind kind, const st
   throw FileError(cat(path, ": ", key, ": no usable plugin '", name, "'; there are: ", base::join(names, ", "), ". oom doctor says why others are not usable"));
 }
 
+void check_isolation(const config::Config& config, const LoadedModel& model) {
+  for (size_t layer = 0; layer < model.operators.mixers.size(); ++layer) {
+    if (model.operators.mixers[layer]->isolates_documents()) continue;
+    throw ConfigError(cat(config.where("data", "documents"), ": isolation of documents in layers of ", model.description.layers[layer].mixer, " is not built yet; cure: \"joined\""));
+  }
+}
+
 }  // namespace
 
 Plan base_plan(Session& session, const Machine& machine, Purpose purpose) {
@@ -54,6 +61,7 @@ Plan base_plan(Session& session, const Machine& machine, Purpose purpose) {
                    .isolated_documents = config.data().documents == config::Documents::kIsolated,
                    .clips = config.train().clip_norm > 0,
                    .router_aux_loss = config.train().router_aux_loss.value_or(model.router_aux_loss)};
+  if (plan.workload.isolated_documents) check_isolation(config, session.model());
   const config::Transfer& transfer = config.transfer();
   plan.transfer.windows = static_cast<int>(transfer.windows);
   plan.transfer.gradient_slots = static_cast<int>(transfer.gradient_slots);

@@ -39,6 +39,7 @@ Engine::Engine(const ProgramSources& sources, const EngineOptions& options) : so
   drain_.program = emit_drain({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, update_pools_, own.run});
   allocate({&training_.program, &evaluation_.program, &drain_.program});
   sources_.run.first_step = 1;
+  if (plan.workload.isolated_documents) sources_.run.documents.resize(plan.ranks);
 }
 
 // Executors go first: their threads run actions that refer to everything else.
@@ -142,9 +143,19 @@ void Engine::fill_batches(const ProgramEmitter& emitter, const StepMemory& memor
     put(emitter.host_tokens()[rank], batch.inputs);
     put(emitter.host_targets()[rank], batch.targets);
     put(emitter.host_positions()[rank], batch.positions);
+    if (!emitter.host_documents().empty()) fill_documents(memory.data(emitter.host_documents()[rank]), rank, batch);
     valid += batch.valid_targets;
   }
   sources_.run.valid_tokens = valid;
+}
+
+void Engine::fill_documents(void* to, int rank, const data::Batch& batch) {
+  const std::vector<int32_t> limits = batch.cumulative_lengths(0, batch.sample_count);
+  OOM_CHECK_LE(static_cast<int64_t>(limits.size()), sources_.plan.tokens_per_rank() + 1, "document limits of rank ", rank);
+  std::memcpy(to, limits.data(), limits.size() * sizeof(int32_t));
+  DocumentLimits& documents = sources_.run.documents.at(rank);
+  documents = {.count = static_cast<int64_t>(limits.size())};
+  for (size_t i = 1; i < limits.size(); ++i) documents.longest_tokens = std::max<int64_t>(documents.longest_tokens, limits[i] - limits[i - 1]);
 }
 
 StepResult Engine::train_step(int64_t step, const std::vector<data::Batch>& batches) {

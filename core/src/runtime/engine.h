@@ -59,6 +59,7 @@ class Engine {
   };
   void allocate(const std::vector<EmittedProgram*>& programs);
   void fill_batches(const ProgramEmitter& emitter, const StepMemory& memory, const std::vector<data::Batch>& batches);
+  void fill_documents(void* to, int rank, const data::Batch& batch);
   program::Executor& executor(Runner& runner);
 
   ProgramSources sources_;

@@ -17,7 +17,7 @@ std::vector<BufferId> operator+(std::vector<BufferId> left, const std::vector<Bu
 void ProgramEmitter::emit_mixer_forward(int layer, const Delivery& ordinary, const RankBuffers& x, const RankBuffers& y) {
   const Mixer& mixer = *context_.operators.mixers.at(layer);
   for (int rank = 0; rank < ranks(); ++rank) {
-    builder_.emit({.kind = "mixer_forward", .layer = layer, .lane = {Lane::kCompute, rank}, .reads = ordinary.reads[rank] + std::vector{x[rank], position_buffers_[rank]},
+    builder_.emit({.kind = "mixer_forward", .layer = layer, .lane = {Lane::kCompute, rank}, .reads = ordinary.reads[rank] + std::vector{x[rank]} + sequence_buffers(rank),
                    .writes = {y[rank]}, .cost = mixer_price(mixer, Pass::kForward, plan()),
                    .action = [this, &mixer, layer, ordinary, rank, in = x[rank], out = y[rank]](StageContext&) {
                      const LayerWeights weights = layer_weights(ordinary, layer, rank);
@@ -30,7 +30,7 @@ void ProgramEmitter::emit_mixer_forward(int layer, const Delivery& ordinary, con
 void ProgramEmitter::emit_mixer_replay(int layer, const Delivery& ordinary, const RankBuffers& x, const RankBuffers& y, const RankBuffers& saved) {
   const Mixer& mixer = *context_.operators.mixers.at(layer);
   for (int rank = 0; rank < ranks(); ++rank) {
-    builder_.emit({.kind = "mixer_replay", .layer = layer, .lane = {Lane::kCompute, rank}, .reads = ordinary.reads[rank] + std::vector{x[rank], position_buffers_[rank]},
+    builder_.emit({.kind = "mixer_replay", .layer = layer, .lane = {Lane::kCompute, rank}, .reads = ordinary.reads[rank] + std::vector{x[rank]} + sequence_buffers(rank),
                    .writes = {y[rank], saved[rank]}, .cost = mixer_price(mixer, Pass::kReplay, plan()),
                    .action = [this, &mixer, layer, ordinary, rank, in = x[rank], out = y[rank], aside = saved[rank]](StageContext&) {
                      const LayerWeights weights = layer_weights(ordinary, layer, rank);
@@ -46,7 +46,7 @@ void ProgramEmitter::emit_mixer_backward(int layer, const Delivery& ordinary, co
   for (int rank = 0; rank < ranks(); ++rank) {
     // The feed-forward's backward wrote its part of the ordinary gradients before: this one adds the rest.
     StageSpec spec{.kind = "mixer_backward", .layer = layer, .lane = {Lane::kCompute, rank},
-                   .reads = ordinary.reads[rank] + std::vector{x[rank], saved[rank], position_buffers_[rank]}, .updates = gradient.writes[rank],
+                   .reads = ordinary.reads[rank] + std::vector{x[rank], saved[rank]} + sequence_buffers(rank), .updates = gradient.writes[rank],
                    .cost = mixer_price(mixer, Pass::kBackward, plan())};
     if (dx[rank] == dy[rank]) {
       spec.updates.push_back(dx[rank]);

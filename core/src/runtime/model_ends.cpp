@@ -30,6 +30,10 @@ void ProgramEmitter::add_ends() {
   tokens_ = add_device_buffer("tokens", bytes, BufferClass::kFixed);
   targets_ = add_device_buffer("targets", bytes, BufferClass::kFixed);
   position_buffers_ = add_device_buffer("positions", bytes, BufferClass::kFixed);
+  if (plan().workload.isolated_documents) {
+    host_documents_ = add_host_buffer("document limits", bytes + 4, BufferClass::kStaging);
+    document_buffers_ = add_device_buffer("document limits", bytes + 4, BufferClass::kFixed);
+  }
   losses_ = add_device_buffer("loss", 64, BufferClass::kResult);
   host_losses_ = add_host_buffer("loss", 64, BufferClass::kResult);
   const bool auxiliary = training() && plan().workload.router_aux_loss != 0.0 && model().routed.experts > 0;
@@ -69,6 +73,7 @@ void ProgramEmitter::emit_embedding(const RankBuffers& x) {
   emit_copy("batch_in", kEmbeddingLayer, Lane::kH2d, host_tokens_, tokens_, bytes, false);
   emit_copy("batch_in", kEmbeddingLayer, Lane::kH2d, host_targets_, targets_, bytes, false);
   emit_copy("batch_in", kEmbeddingLayer, Lane::kH2d, host_positions_, position_buffers_, bytes, false);
+  if (!document_buffers_.empty()) emit_copy("batch_in", kEmbeddingLayer, Lane::kH2d, host_documents_, document_buffers_, bytes + 4, false);
   const Delivery table = deliver(embedding_);
   for (int rank = 0; rank < ranks(); ++rank) {
     builder_.emit({.kind = "embedding_forward", .layer = kEmbeddingLayer, .lane = {Lane::kCompute, rank}, .reads = joined({tokens_[rank]}, table.reads[rank]), .writes = {x[rank]},

@@ -131,7 +131,18 @@ SequenceInfo ProgramEmitter::sequence(int rank) const {
   info.length = plan().workload.sequence_length;
   info.positions = context_.memory.view(position_buffers_[rank], at::kInt, {plan().tokens_per_rank()});
   info.longest_document = info.length;
+  if (document_buffers_.empty()) return info;
+  const DocumentLimits& limits = context_.run.documents.at(rank);
+  info.document_starts = context_.memory.view(document_buffers_[rank], at::kInt, {limits.count});
+  info.host_document_starts = {static_cast<const int32_t*>(context_.memory.data(host_documents_[rank])), static_cast<size_t>(limits.count)};
+  info.longest_document = limits.longest_tokens;
   return info;
+}
+
+std::vector<BufferId> ProgramEmitter::sequence_buffers(int rank) const {
+  std::vector<BufferId> buffers{position_buffers_[rank]};
+  if (!document_buffers_.empty()) buffers.insert(buffers.end(), {document_buffers_[rank], host_documents_[rank]});
+  return buffers;
 }
 
 void ProgramEmitter::emit_copy(const std::string& kind, int layer, Lane lane, const RankBuffers& from, const RankBuffers& to, int64_t bytes, bool to_host) {

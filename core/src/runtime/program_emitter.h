@@ -88,10 +88,14 @@ class ProgramEmitter final : public StepEmitter {
   const RankBuffers& host_tokens() const { return host_tokens_; }
   const RankBuffers& host_targets() const { return host_targets_; }
   const RankBuffers& host_positions() const { return host_positions_; }
+  /// Limits of isolated documents, int32, at most T + 1 each (RunState says how many); empty when documents are joined.
+  const RankBuffers& host_documents() const { return host_documents_; }
 
  private:
   bool training() const { return context_.purpose != Purpose::kEvaluation; }
   SequenceInfo sequence(int rank) const;
+  /// What the stages that call sequence() read.
+  std::vector<BufferId> sequence_buffers(int rank) const;
   at::Tensor activation(BufferId buffer) const;
   /// Stores an operator's result: into the slot of a transient buffer, into the memory of a persistent one.
   void put(BufferId buffer, at::Tensor value) const;
@@ -115,7 +119,7 @@ class ProgramEmitter final : public StepEmitter {
   std::vector<std::vector<int>> positions_;       // by layer: position of each piece of the ordinary unit in the layer's list
   std::vector<int64_t> layer_parameters_;         // by layer: length of its list
   UnitId embedding_ = -1, head_ = -1, final_norm_ = -1;  // head_ == embedding_ when tied
-  RankBuffers host_tokens_, host_targets_, host_positions_, tokens_, targets_, position_buffers_;
+  RankBuffers host_tokens_, host_targets_, host_positions_, host_documents_, tokens_, targets_, position_buffers_, document_buffers_;
   RankBuffers losses_, host_losses_;
   RankBuffers statistics_, host_statistics_, coefficients_;  // auxiliary loss; empty without it
   BufferId host_coefficients_ = kNone, clip_ = kNone;

@@ -18,8 +18,15 @@ struct StepResult {
   double loss() const { return valid_tokens > 0 ? loss_sum / static_cast<double>(valid_tokens) : 0.0; }
 };
 
+/// Isolated documents of a rank's batch, laid end to end.
+struct DocumentLimits {
+  int64_t count = 0;          ///< limits: documents + 1
+  int64_t longest_tokens = 0;
+};
+
 struct RunState {
   int64_t valid_tokens = 0;   ///< targets of the global batch that count
+  std::vector<DocumentLimits> documents;  ///< by rank; empty when documents are joined
   int64_t first_step = 1;     ///< no update is pending from before this step
   double clip_norm = 0;
   double aux_coefficient = 0;

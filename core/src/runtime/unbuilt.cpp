@@ -19,7 +19,6 @@ void refuse_unbuilt(const config::Config& config) {
   if (config.transfer().gradient_reduction == config::GradientReduction::kHost) {
     refuse("transfer", "gradient_reduction", "summing the ranks' gradients in host memory", "\"gpu\" or \"auto\"");
   }
-  if (config.data().documents == config::Documents::kIsolated) refuse("data", "documents", "isolation of documents", "\"joined\"");
   if (config.engine().calibration) refuse("engine", "calibration", "planning with a calibration file", "remove the key: analytic costs are used");
   faults.raise_if_any();
 }
@@ -30,7 +29,6 @@ void refuse_unbuilt(const Plan& plan, const std::string& path) {
   if (plan.resident_ordinary) faults.push_back("state.resident_ordinary: ordinary state on the GPUs is not built yet; cure: false");
   if (!plan.cached_weights) faults.push_back("state.cached_weights: making weights from masters at each delivery is not built yet; cure: true");
   if (!plan.transfer.reduce_on_gpu) faults.push_back("transfer.reduce_on_gpu: summing the ranks' gradients in host memory is not built yet; cure: true");
-  if (plan.workload.isolated_documents) faults.push_back("workload.isolated_documents: isolation of documents is not built yet; cure: false");
   if (!faults.empty()) throw FileError(cat(path, ": ", base::join(faults, cat("\n", path, ": "))));
 }
 
