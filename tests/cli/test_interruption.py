@@ -27,6 +27,20 @@ def test_stops_with_a_checkpoint(engine, workspace, long_run, number):
     assert run.column("loss") == straight.column("loss")
 
 
+def test_second_signal_stops_at_once_and_damages_nothing(engine, workspace):
+    config = workspace.config(train={"steps": STEPS}, checkpoint={"every": 5})
+    process, run = engine.start("train", config), Run(workspace.folder / "run")
+    wait_for_steps(run, 7, process)
+    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130, engine.started_errors()
+    done = run.column("step")[-1]
+    engine.run("train", config, "--resume", "--set", f"train.steps={done + 2}")
+    straight = engine.train(workspace.config("straight.toml", train={"steps": done + 2}, output={"dir": "straight"}))
+    by_step = {line["step"]: line["loss"] for line in run.metrics()}
+    assert [by_step[step] for step in range(1, done + 3)] == straight.column("loss")
+
+
 def test_kill_loses_only_the_steps_since_the_checkpoint(engine, workspace):
     config = workspace.config(train={"steps": STEPS}, checkpoint={"every": 5})
     process, run = engine.start("train", config), Run(workspace.folder / "run")

@@ -38,9 +38,10 @@ def test_other_families(oom, oracle, family, experts):
 
 @pytest.mark.parametrize("changes", [(("mlp_only_layers", (1,)),), (("norm_topk_prob", False),), (("tie_word_embeddings", True),)],
                          ids=lambda changes: changes[0][0])
-def test_variants_of_qwen3_moe(oom, oracle, changes):
-    oom.require("qwen3_moe", EXPERTS)
-    compare(oom, oracle, training_of("qwen3_moe"), changes=changes, tables={"engine": {"ranks": 2}})
+@pytest.mark.parametrize("experts", ["local", "ep"])
+def test_variants_of_qwen3_moe(oom, oracle, experts, changes):
+    oom.require("qwen3_moe", experts)
+    compare(oom, oracle, training_of("qwen3_moe"), changes=changes, tables={"engine": {"ranks": 2, "experts": experts}})
 
 
 @pytest.mark.parametrize("schedule", [
