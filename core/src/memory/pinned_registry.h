@@ -12,7 +12,7 @@ namespace oom::memory {
 class PinnedRegistry {
  public:
   virtual ~PinnedRegistry() = default;
-  /// Registers a page-aligned range whose pages were touched, for every device. `done` (may be empty) is told how many bytes are
+  /// Registers a page-aligned range whose pages were touched, for every device. No copy may cross from one range into another, nor 64 GiB within one. `done` (may be empty) is told how many bytes are
   /// registered so far, from any thread. Throws DeviceError and leaves nothing registered when it fails.
   virtual void register_range(std::byte* data, int64_t bytes, const std::function<void(int64_t done_bytes)>& done) = 0;
   /// Takes back a range given to register_range, whole.

@@ -35,7 +35,8 @@ class CudaPinnedRegistry : public PinnedRegistry {
   void register_range(std::byte* data, int64_t bytes, const std::function<void(int64_t)>& done) override {
     int device = 0;
     cudaGetDevice(&device);
-    const std::vector<ByteRange> pieces = registration_pieces(data, bytes, kThreads);
+    // One piece where the driver allows: a copy that begins in one registered piece and ends in another is refused (cudaErrorInvalidValue).
+    const std::vector<ByteRange> pieces = registration_pieces(data, bytes, /*threads=*/1);
     std::vector<cudaError_t> status(pieces.size(), cudaErrorUnknown);
     std::atomic<size_t> next = 0;
     std::atomic<int64_t> registered = 0;

@@ -36,6 +36,11 @@ class CudaRuntime final : public DeviceRuntime {
     // LibTorch's allocator must exist before it can be capped or asked for its peaks.
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     registry_ = memory::make_cuda_pinned_registry();
+    // The allocator learns with its first expandable segment which kind of memory handle this system allows, and two threads must not learn at once.
+    for (int rank = 0; rank < ranks; ++rank) {
+      const c10::cuda::CUDAGuard guard(device_of(rank));
+      c10::cuda::CUDACachingAllocator::raw_delete(c10::cuda::CUDACachingAllocator::raw_alloc(1));
+    }
     for (int rank = 0; rank < ranks; ++rank) {
       check(cudaSetDevice(rank), cat("rank ", rank, ": cudaSetDevice"));
       size_t free = 0, total = 0;

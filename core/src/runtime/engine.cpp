@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "checkpoint/tensor_files.h"
 #include "hardware/host_limits.h"
 #include "hardware/topology.h"
 #include "runtime/storage_bank.h"
@@ -47,6 +48,7 @@ Engine::~Engine() {
   drain_.executor.reset();
   evaluation_.executor.reset();
   training_.executor.reset();
+  for (std::byte* region : registered_) device_->registry()->unregister_range(region);
 }
 
 void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
@@ -58,7 +60,8 @@ void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
   for (int node = 0; node < plan.numa_nodes; ++node) {
     host.nodes.push_back({.bytes = bank.total_bytes(Place::numa(node)), .os_index = -1, .touch_cpus = cores_.nodes[node].update});
   }
-  host.registry = device_->registry();
+  // Registered region by region below: state never leaves the host, and a copy must not cross from one registration into another.
+  host.registry = nullptr;
   host.poison = options_.poison;
   host.progress = [last = -1](const memory::HostArenaProgress& progress) mutable {
     if (progress.total_bytes < (int64_t{8} << 30)) return;
@@ -81,9 +84,11 @@ void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
       device_->cap_temporaries(rank, left);
     }
   }
+  std::vector<std::pair<std::byte*, int64_t>> copied;
   for (StorageBank::Region& region : bank.regions()) {
     if (region.place.kind == Place::Kind::kNuma) {
       region.data = host_->allocate(region.place.index, region.name, buffer_class_name(region.buffer_class), region.bytes);
+      if (region.buffer_class != BufferClass::kState) copied.emplace_back(region.data, memory::align_up(region.bytes, memory::kPageBytes));
       continue;
     }
     const int rank = region.place.index;
@@ -92,6 +97,7 @@ void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
     // Gaps between tensors are never written by backward, yet are summed with the rest of a shard.
     if (options_.poison && region.buffer_class == BufferClass::kGradient) device_->fill(rank, region.data, 0, region.bytes);
   }
+  register_for_copies(copied);
   for (EmittedProgram* program : programs) {
     for (const StorageRequest& request : program->emitter->storage().requests()) {
       const StorageBank::Region& region = bank.find(request.name);
@@ -112,6 +118,19 @@ void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
     }
     state_->add(unit, std::move(shards));
   }
+}
+
+void Engine::register_for_copies(const std::vector<std::pair<std::byte*, int64_t>>& regions) {
+  memory::PinnedRegistry* registry = device_->registry();
+  if (!registry) return;
+  constexpr int kThreads = 8;  // the driver's page pinning gains nothing from more
+  checkpoint::for_each_parallel(regions.size(), kThreads, [&](size_t i) { registry->register_range(regions[i].first, regions[i].second, {}); });
+  int64_t bytes = 0;
+  for (const auto& [data, size] : regions) {
+    registered_.push_back(data);
+    bytes += size;
+  }
+  log_info("memory: ", bytes >> 20, " MiB of ", host_->mapped_bytes() >> 20, " MiB registered for copies");
 }
 
 void Engine::clear_state() { state_->clear(update_pools_); }

@@ -58,6 +58,7 @@ class Engine {
     std::unique_ptr<program::Executor> executor;
   };
   void allocate(const std::vector<EmittedProgram*>& programs);
+  void register_for_copies(const std::vector<std::pair<std::byte*, int64_t>>& regions);
   void fill_batches(const ProgramEmitter& emitter, const StepMemory& memory, const std::vector<data::Batch>& batches);
   void fill_documents(void* to, int rank, const data::Batch& batch);
   program::Executor& executor(Runner& runner);
@@ -69,6 +70,7 @@ class Engine {
   UnitStream::UpdatePools update_pools_;
   std::unique_ptr<DeviceRuntime> device_;
   std::unique_ptr<memory::HostArena> host_;
+  std::vector<std::byte*> registered_;  // regions that devices copy from or to
   std::unique_ptr<StateStore> state_;
   Runner training_, evaluation_, drain_;
   int64_t last_step_ = 0;  // 0: none since the last drain
