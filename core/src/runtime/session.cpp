@@ -91,6 +91,9 @@ Session::Session(const std::string& config_path, const std::vector<std::string>&
   device_ = wanted.device == config::DeviceKind::kCuda || (wanted.device == config::DeviceKind::kAuto && !gpus.gpus.empty()) ? DeviceKind::kCuda : DeviceKind::kCpu;
   if (wanted.device == config::DeviceKind::kAuto && device_ == DeviceKind::kCpu) log_info("device: no GPU (", gpus.why_none, "); running on the CPU device");
   ranks_ = static_cast<int>(wanted.ranks.value_or(device_ == DeviceKind::kCuda ? std::max<size_t>(1, gpus.gpus.size()) : 1));
+  // A program holds every rank's stages: planning for more GPUs than one machine has would only exhaust this one.
+  constexpr int kMostRanks = 32;
+  if (ranks_ > kMostRanks) throw ConfigError(cat(config_->where("engine", "ranks"), ": must be at most ", kMostRanks, ", the GPUs of one machine; got ", ranks_));
   config::check_ranks_divide_batch(*config_, ranks_);
   plugins_->set_run(ranks_, device_, config_->output().dir, static_cast<uint64_t>(config_->model().seed));
 }

@@ -1,8 +1,15 @@
 #include "runtime/trainer.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "checkpoint/checkpoint_reader.h"
 #include "checkpoint/checkpoint_folder.h"
@@ -31,20 +38,56 @@ void write_text(const fs::path& path, const std::string& text) {
   if (!out) throw FileError(cat(path.string(), ": cannot be written; check the folder's permissions and the disk's free space"));
 }
 
-// Makes the run folder. One that holds a run is refused unless it is resumed or may be overwritten.
-fs::path open_run_folder(const config::Config& config, bool resume) {
-  const fs::path folder = config.output().dir;
-  const bool holds_run = fs::exists(folder / "metrics.jsonl") || fs::exists(folder / "checkpoints");
-  if (holds_run && !resume) {
-    if (!config.output().overwrite) {
-      throw ConfigError(cat(config.where("output", "dir"), ": ", folder.string(), " holds a run already. Continue it with --resume, choose another folder, or replace it with --set output.overwrite=true"));
+// The folder of a run, held by one process at a time.
+class RunFolder {
+ public:
+  // Refuses a folder that holds a run unless it is resumed or may be overwritten, and one that another process trains in.
+  RunFolder(const config::Config& config, bool resume) : path_(config.output().dir), replaces_(!resume && (fs::exists(path_ / "metrics.jsonl") || fs::exists(path_ / "checkpoints"))) {
+    if (replaces_ && !config.output().overwrite) {
+      throw ConfigError(cat(config.where("output", "dir"), ": ", path_.string(), " holds a run already. Continue it with --resume, choose another folder, or replace it with --set output.overwrite=true"));
     }
-    for (const char* part : {"metrics.jsonl", "checkpoints", "config.toml", "plan.toml", "trace.json", "stage_kinds.txt"}) fs::remove_all(folder / part);
+    std::error_code error;
+    fs::create_directories(path_, error);
+    if (error) throw FileError(cat(path_.string(), ": the run folder cannot be made: ", error.message()));
+    const std::string lock = (path_ / ".lock").string();
+    lock_ = ::open(lock.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+    if (lock_ < 0) throw FileError(cat(lock, ": cannot be created: ", std::strerror(errno), "; check the folder's permissions"));
+    if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+      const int busy = errno;
+      ::close(lock_);
+      // A file system without locks is no reason not to train.
+      if (busy == EWOULDBLOCK) throw ConfigError(cat(config.where("output", "dir"), ": another oom process is training in ", path_.string(), "; wait for it, or choose another folder"));
+      lock_ = -1;
+    }
   }
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) throw FileError(cat(folder.string(), ": the run folder cannot be made: ", error.message()));
-  return folder;
+  ~RunFolder() {
+    if (lock_ >= 0) ::close(lock_);
+  }
+  RunFolder(const RunFolder&) = delete;
+
+  const fs::path& path() const { return path_; }
+  // Removes the run that this one replaces. Called when this one is known to start: a slip in a path must not cost the old checkpoints.
+  void remove_replaced() const {
+    if (!replaces_) return;
+    for (const char* part : {"metrics.jsonl", "checkpoints", "config.toml", "plan.toml", "trace.json", "stage_kinds.txt"}) fs::remove_all(path_ / part);
+  }
+
+ private:
+  fs::path path_;
+  bool replaces_;
+  int lock_ = -1;
+};
+
+// A checkpoint goes on with the model and the batch that made it: anything else would read samples twice or train another model unnoticed.
+void check_continues(const checkpoint::CheckpointReader& from, const config::Config& config, const ModelDescription& model) {
+  const checkpoint::TrainingState& state = from.state();
+  if (state.samples != state.step * config.train().global_batch) {
+    throw ConfigError(cat(config.where("train", "global_batch"), ": ", from.folder().string(), " has read ", state.samples, " samples in ", state.step, " steps; resume with train.global_batch=",
+                          state.step > 0 ? state.samples / state.step : 0));
+  }
+  if (from.has_text("config.json") && nlohmann::json::parse(from.text("config.json"), nullptr, false) != nlohmann::json::parse(model.config_json, nullptr, false)) {
+    throw FileError(cat(config.model().path, "/config.json: differs from the one in ", from.folder().string(), "; resume with the model that the checkpoint is of"));
+  }
 }
 
 // The process's proportional set size. Counting hundreds of GiB takes the kernel a while, so it is asked now and then only.
@@ -75,20 +118,21 @@ void write_trace(const fs::path& folder, const PlannedRun& planned, const Progra
 ExitCode train(Session& session, bool resume) {
   const config::Config& config = session.config();
   PlannedRun planned = make_plan(session);
-  const fs::path folder = open_run_folder(config, resume);
+  const RunFolder run_folder(config, resume);
+  const fs::path& folder = run_folder.path();
   const fs::path checkpoints = folder / "checkpoints";
   std::unique_ptr<checkpoint::CheckpointReader> from;
   if (resume) {
     from = open_newest_checkpoint(checkpoints);
-    if (!from) throw FileError(cat(checkpoints.string(), ": --resume found no complete checkpoint there; start without it"));
+    if (!from) throw FileError(cat(checkpoints.string(), ": --resume found no complete checkpoint there. Start over with --set output.overwrite=true; damaged ones are named above"));
   }
-  write_text(folder / "config.toml", config::resolved_toml(config));
-  write_text(folder / "plan.toml", plan::plan_toml(planned.plan, prediction_of(planned)));
+  const std::string plan_text = plan::plan_toml(planned.plan, prediction_of(planned));
   log_info("plan: experts ", planned.plan.experts, ", activations ", planned.plan.activations, ", ", planned.plan.ranks, planned.plan.ranks == 1 ? " rank; " : " ranks; ", planned.evidence);
 
   PreparedRun run(session, std::move(planned));
   int64_t done = 0;
   if (from) {
+    check_continues(*from, config, session.model().description);
     restore_checkpoint(*from, session.model().description, run.engine());
     done = from->state().step;
     log_info("resume: ", from->folder().string(), ", step ", done);
@@ -97,6 +141,9 @@ ExitCode train(Session& session, bool resume) {
     run.initialise();
   }
   run.engine().set_next_step(done + 1);
+  run_folder.remove_replaced();
+  write_text(folder / "config.toml", config::resolved_toml(config));
+  write_text(folder / "plan.toml", plan_text);
 
   const config::Train& settings = config.train();
   observe::MetricsLog metrics(folder / "metrics.jsonl", done);

@@ -37,8 +37,12 @@ Geometry read(const ModelConfig& config, const ModelOptions& options) {
   for (const auto& [key, value] : {std::pair<const char*, int64_t>{"hidden_size", geometry.hidden}, {"vocab_size", geometry.vocabulary}, {"num_hidden_layers", geometry.layers},
                                    {"num_attention_heads", geometry.heads}, {"num_key_value_heads", geometry.kv_heads}, {"num_local_experts", geometry.experts},
                                    {"num_experts_per_tok", geometry.top_k}, {"intermediate_size", geometry.expert_width}}) {
-    if (value <= 0) throw FileError(cat(config.source(), ": ", key, ": must be greater than 0; got ", value));
+    // Far above any model, and low enough that products of sizes stay within 64 bits.
+    constexpr int64_t kMost = 1 << 20;
+    if (value <= 0 || value > kMost) throw FileError(cat(config.source(), ": ", key, ": must be from 1 to ", kMost, "; got ", value));
   }
+  if (!(geometry.epsilon > 0)) throw FileError(cat(config.source(), ": rms_norm_eps: must be greater than 0; got ", geometry.epsilon));
+  if (geometry.layers > 10000) throw FileError(cat(config.source(), ": num_hidden_layers: must be at most 10000; got ", geometry.layers));
   if (geometry.window < 0) throw FileError(cat(config.source(), ": sliding_window: must be null or greater than 0; got ", geometry.window));
   if (geometry.heads % geometry.kv_heads != 0)
     throw FileError(cat(config.source(), ": num_key_value_heads: must divide num_attention_heads = ", geometry.heads, "; got ", geometry.kv_heads));

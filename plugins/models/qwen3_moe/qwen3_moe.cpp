@@ -26,7 +26,9 @@ struct Geometry {
 };
 
 void positive(const ModelConfig& config, const char* key, int64_t value) {
-  if (value <= 0) throw FileError(cat(config.source(), ": ", key, ": must be greater than 0; got ", value));
+  // Far above any model, and low enough that products of sizes stay within 64 bits.
+  constexpr int64_t kMost = 1 << 20;
+  if (value <= 0 || value > kMost) throw FileError(cat(config.source(), ": ", key, ": must be from 1 to ", kMost, "; got ", value));
 }
 
 Geometry read(const ModelConfig& config, const ModelOptions& options) {
@@ -69,6 +71,8 @@ Geometry read(const ModelConfig& config, const ModelOptions& options) {
   }
   if (geometry.heads % geometry.kv_heads != 0)
     throw FileError(cat(config.source(), ": num_key_value_heads: must divide num_attention_heads = ", geometry.heads, "; got ", geometry.kv_heads));
+  if (!(geometry.epsilon > 0)) throw FileError(cat(config.source(), ": rms_norm_eps: must be greater than 0; got ", geometry.epsilon));
+  if (geometry.layers > 10000) throw FileError(cat(config.source(), ": num_hidden_layers: must be at most 10000; got ", geometry.layers));
   if (geometry.top_k > geometry.experts) throw FileError(cat(config.source(), ": num_experts_per_tok: must be at most num_experts = ", geometry.experts, "; got ", geometry.top_k));
   if (geometry.head_dim % 2 != 0) throw FileError(cat(config.source(), ": head_dim: must be even; got ", geometry.head_dim));
   return geometry;
