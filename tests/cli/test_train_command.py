@@ -1,5 +1,6 @@
 """`oom train`: what a run leaves behind, and when it refuses to start."""
 
+import fcntl
 import tomllib
 
 import pytest
@@ -121,6 +122,45 @@ class TestCheckpoints:
         run = engine.train(config)
         engine.run("train", config, "--resume", "--set", "train.steps=5")
         assert run.column("step") == [1, 2, 3, 4, 5]
+
+
+    def test_a_run_is_replaced_only_by_one_that_starts(self, engine, workspace):
+        config = workspace.config()
+        run = engine.train(config)
+        engine.run("train", config, "--set", "output.overwrite=true", "--set", "data.path=/nonexistent", code=4)
+        assert [checkpoint.name for checkpoint in run.checkpoints()] == ["step-000003"]
+        assert run.column("step") == [1, 2, 3]
+
+    def test_a_failed_resume_leaves_the_resolved_config(self, engine, workspace):
+        config = workspace.config()
+        run = engine.train(config)
+        before = (run.folder / "config.toml").read_text()
+        engine.run("train", config, "--resume", "--set", "train.steps=5", "--set", "data.path=/nonexistent", code=4)
+        assert (run.folder / "config.toml").read_text() == before
+
+    def test_resume_wants_the_batch_of_the_checkpoint(self, engine, workspace):
+        config = workspace.config()
+        engine.train(config)
+        message = engine.run("train", config, "--resume", "--set", "train.steps=5", "--set", f"train.global_batch={2 * GLOBAL_BATCH}", code=2).err
+        assert "train.global_batch" in message and str(GLOBAL_BATCH) in message
+
+    def test_one_process_at_a_time(self, engine, workspace):
+        config = workspace.config()
+        run = engine.train(config)
+        with open(run.folder / ".lock", "w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            assert "another oom process" in engine.run("train", config, "--resume", "--set", "train.steps=5", code=2).err
+
+
+def test_more_ranks_than_a_machine_has(engine, workspace):
+    assert "engine.ranks" in engine.run("plan", workspace.config(), "--set", "engine.ranks=1024", "--set", "train.global_batch=1024", code=2).err
+
+
+@pytest.mark.parametrize("key, value", [("hidden_size", 1 << 62), ("num_hidden_layers", 10**9), ("rms_norm_eps", -1.0)])
+def test_sizes_that_no_model_has(engine, workspace, key, value):
+    folder = write_model_config(workspace.folder / "absurd", **{key: value})
+    message = engine.run("plan", workspace.config(model={"path": str(folder)}), code=4).err
+    assert key in message and "config.json" in message
 
 
 def test_divergence(engine, workspace):
