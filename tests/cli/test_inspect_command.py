@@ -3,6 +3,7 @@
 import json
 import resource
 import time
+import tomllib
 
 import numpy as np
 import pytest
@@ -79,6 +80,7 @@ def test_plan(engine, workspace):
     assert EXPERTS in engine.run("inspect", "plan.toml").out
     found = engine.run("inspect", "plan.toml", "--json").json
     assert found["kind"] == "plan" and found["ranks"] == 2 and found["experts"] == EXPERTS
+    assert tomllib.loads(found["toml"]) == tomllib.loads((workspace.folder / "plan.toml").read_text())
 
 
 def test_plan_with_a_fault(engine, workspace):

@@ -118,7 +118,7 @@ std::string plan_toml(const Plan& plan, const PlanPrediction& prediction) {
 
 namespace {
 
-Plan read_plan(const TomlValue& root) {
+Plan read_plan(const TomlValue& root, PlanPrediction* prediction) {
   check_keys(root, "", {"version", "experts", "activations", "device", "ranks", "numa_nodes", "node_of_rank", "deferred_layers", "workload", "state", "transfer", "settings", "predicted"});
   Plan plan;
   if (root.get_integer("version") != kPlanVersion) refuse(root.get("version"), "version", cat("this program reads version ", kPlanVersion, "; make the plan again with oom plan"));
@@ -175,17 +175,16 @@ Plan read_plan(const TomlValue& root) {
   if (root.find("predicted")) {
     const TomlValue& predicted = root.get_table("predicted");
     check_keys(predicted, "predicted.", {"step_seconds", "gpu_peak_bytes", "host_peak_bytes"});
-    (void)predicted.get_number("step_seconds");
-    (void)predicted.get_integers("gpu_peak_bytes");
-    (void)predicted.get_integers("host_peak_bytes");
+    const PlanPrediction read{predicted.get_number("step_seconds"), predicted.get_integers("gpu_peak_bytes"), predicted.get_integers("host_peak_bytes")};
+    if (prediction) *prediction = read;
   }
   return plan;
 }
 
 }  // namespace
 
-Plan parse_plan(const std::string& text, const std::string& name) { return read_plan(config::parse_toml(text, name)); }
-Plan load_plan(const std::string& path) { return read_plan(config::parse_toml_file(path)); }
+Plan parse_plan(const std::string& text, const std::string& name, PlanPrediction* prediction) { return read_plan(config::parse_toml(text, name), prediction); }
+Plan load_plan(const std::string& path, PlanPrediction* prediction) { return read_plan(config::parse_toml_file(path), prediction); }
 
 void check_plan_matches(const Plan& plan, const Plan& wanted, const std::string& path) {
   std::string differences;

@@ -17,9 +17,10 @@ struct PlanPrediction {
 };
 
 std::string plan_toml(const Plan& plan, const PlanPrediction& prediction = {});
-/// Parses and validates. Throws FileError with file:line:column, key, value and cure.
-Plan parse_plan(const std::string& text, const std::string& name);
-Plan load_plan(const std::string& path);
+/// Parses and validates. Throws FileError with file:line:column, key, value and cure. `prediction`, when given, receives what the file says was
+/// predicted; zeros where it says nothing.
+Plan parse_plan(const std::string& text, const std::string& name, PlanPrediction* prediction = nullptr);
+Plan load_plan(const std::string& path, PlanPrediction* prediction = nullptr);
 
 /// Throws FileError listing every field in which `plan` was made for another model, workload, device or number of ranks than `wanted`.
 void check_plan_matches(const Plan& plan, const Plan& wanted, const std::string& path);

@@ -49,6 +49,14 @@ TEST(PlanFile, SaysWhatWasPredicted) {
   EXPECT_THAT(text, HasSubstr("host_peak_bytes = [30, 40]"));
 }
 
+TEST(PlanFile, PredictionsComeBack) {
+  PlanPrediction read;
+  (void)parse_plan(plan_toml(sample_plan(), kPrediction), "plan.toml", &read);
+  EXPECT_EQ(read.step_seconds, kPrediction.step_seconds);
+  EXPECT_EQ(read.gpu_peak_bytes, kPrediction.gpu_peak_bytes);
+  EXPECT_EQ(read.host_peak_bytes, kPrediction.host_peak_bytes);
+}
+
 TEST(PlanFile, IsReadFromDisk) {
   const oom::testing::ScratchFolder folder;
   oom::testing::write_file(folder / "plan.toml", plan_toml(sample_plan()));
