@@ -6,6 +6,7 @@
 ///   host_io of a node           all copies between its memory and devices together
 ///   host_dram of a node         those copies and the pools' traffic
 ///   update of a node            arithmetic of the CPU AdamW
+///   convert of a node           arithmetic of the pool that makes working weights from masters
 ///   peer of a rank              what it sends to other GPUs
 /// by weighted max-min fairness: a pool draws `pool_weight` times what one copy draws when host DRAM is short.
 #pragma once
@@ -43,6 +44,7 @@ struct CostTable {
   double host_dram_bytes = 176e9;
   double pool_weight = 2.3;
   double update_parameters = 5.05e9;
+  double convert_parameters = 10e9;  // estimated: seven cores at what one core converts out of DRAM
   double peer_bytes = 270e9;
   std::map<std::string, KindCost> kinds;  // by name of kind
 };

@@ -53,7 +53,10 @@ struct Plan {
   int deferred_layers = 0;
   std::vector<int> resident_layers;  ///< layers whose expert shards live on their owners' GPUs
   bool resident_ordinary = false;
-  bool cached_weights = true;        ///< BF16 copies of streamed shards kept on the host; false: made from masters at each delivery
+  bool cached_weights = true;        ///< working weights of streamed shards kept on the host; false: made from masters at each delivery
+  bool resident_cached_weights = false;  ///< working weights of resident shards kept beside their state (14 B a parameter in BF16); false: made when used (12 B)
+  std::vector<int> retained_feed_forward;  ///< layers whose feed-forward's backward tensors stay on the GPU from the forward on: no replay
+  std::vector<int> retained_attention;     ///< the attention half's, likewise
   /// Tables of the plan's plugins: plugin -> key -> value as TOML text.
   std::map<std::string, std::map<std::string, std::string>> settings;
 

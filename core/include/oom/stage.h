@@ -115,6 +115,7 @@ struct Cost {
   double d2h_bytes = 0;
   double peer_bytes = 0;  // sent to other GPUs by the stage's rank
   double update_parameters = 0;  // of the CPU AdamW, on a pool lane
+  double convert_parameters = 0;  // FP32 masters made into working weights, on a pool lane
   double sm_share = 0;  // share of the GPU's multiprocessors that it takes from compute (NCCL kernels: about 0.1)
   /// Features for calibration; they price nothing by themselves.
   double tokens = 0;

@@ -18,7 +18,7 @@ enum class Dtype { kBf16, kFp32 };
 enum class DeviceKind { kAuto, kCuda, kCpu };
 enum class Placement { kContiguous, kInterleaved };
 enum class OrdinaryResidency { kAll, kNone };
-enum class StreamedWeights { kCached, kConvert };
+enum class WeightSupply { kCached, kConvert };
 enum class Delivery { kFull, kShard };
 enum class GradientReduction { kGpu, kHost };
 
@@ -44,7 +44,7 @@ inline constexpr std::array<std::string_view, 2> kWords<Placement>{"contiguous",
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<OrdinaryResidency>{"all", "none"};
 template <>
-inline constexpr std::array<std::string_view, 2> kWords<StreamedWeights>{"cached", "convert"};
+inline constexpr std::array<std::string_view, 2> kWords<WeightSupply>{"cached", "convert"};
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Delivery>{"full", "shard"};
 template <>

@@ -66,7 +66,8 @@ State to_state(const SettingsTable& table) {
   return {.resident = table.get_layers("resident"),
           .placement = get_choice<Placement>(table, "placement"),
           .resident_ordinary = find_choice<OrdinaryResidency>(table, "resident_ordinary"),
-          .weights = find_choice<StreamedWeights>(table, "weights")};
+          .weights = find_choice<WeightSupply>(table, "weights"),
+          .resident_weights = find_choice<WeightSupply>(table, "resident_weights")};
 }
 
 Transfer to_transfer(const SettingsTable& table) {

@@ -86,7 +86,8 @@ struct State {
   LayerChoice resident;
   Placement placement = Placement::kInterleaved;
   std::optional<OrdinaryResidency> resident_ordinary;
-  std::optional<StreamedWeights> weights;
+  std::optional<WeightSupply> weights;
+  std::optional<WeightSupply> resident_weights;  ///< the same choice for resident shards, on the GPU
 };
 
 struct Transfer {

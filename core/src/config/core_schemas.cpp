@@ -124,8 +124,10 @@ SettingsSchema state_schema() {
      .doc = "Which layers a count n means: contiguous: the first n; interleaved: layers 0 and 1, and n-2 spread evenly over the rest."},
     {.key = "resident_ordinary", .words = words_of<OrdinaryResidency>(true), .fallback = "auto",
      .doc = "Whether attention, norms, routers, shared experts, embedding and head live on the GPUs."},
-    {.key = "weights", .words = words_of<StreamedWeights>(true), .fallback = "auto",
+    {.key = "weights", .words = words_of<WeightSupply>(true), .fallback = "auto",
      .doc = "BF16 weights of streamed shards: cached keeps a copy in host memory, convert makes them from the masters at each delivery."},
+    {.key = "resident_weights", .words = words_of<WeightSupply>(true), .fallback = "auto",
+     .doc = "BF16 weights of shards that live on GPUs: cached keeps them beside their state (14 bytes a parameter), convert makes them when they are used (12)."},
   }};
 }
 

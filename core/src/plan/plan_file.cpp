@@ -96,6 +96,9 @@ std::string plan_toml(const Plan& plan, const PlanPrediction& prediction) {
   state.set("resident_layers", plan.resident_layers);
   state.set("resident_ordinary", plan.resident_ordinary);
   state.set("cached_weights", plan.cached_weights);
+  state.set("resident_cached_weights", plan.resident_cached_weights);
+  state.set("retained_feed_forward", plan.retained_feed_forward);
+  state.set("retained_attention", plan.retained_attention);
   TomlValue& transfer = root.table("transfer");
   transfer.set("windows", plan.transfer.windows);
   transfer.set("gradient_slots", plan.transfer.gradient_slots);
@@ -148,10 +151,13 @@ Plan read_plan(const TomlValue& root, PlanPrediction* prediction) {
   if (plan.workload.router_aux_loss < 0) refuse(workload.get("router_aux_loss"), "workload.router_aux_loss", "must be at least 0");
 
   const TomlValue& state = root.get_table("state");
-  check_keys(state, "state.", {"resident_layers", "resident_ordinary", "cached_weights"});
+  check_keys(state, "state.", {"resident_layers", "resident_ordinary", "cached_weights", "resident_cached_weights", "retained_feed_forward", "retained_attention"});
   plan.resident_layers = read_layers(state, "resident_layers");
   plan.resident_ordinary = state.get_bool("resident_ordinary");
   plan.cached_weights = state.get_bool("cached_weights");
+  plan.resident_cached_weights = state.get_bool("resident_cached_weights");
+  plan.retained_feed_forward = read_layers(state, "retained_feed_forward");
+  plan.retained_attention = read_layers(state, "retained_attention");
 
   const TomlValue& transfer = root.get_table("transfer");
   check_keys(transfer, "transfer.", {"windows", "gradient_slots", "h2d_chunk_bytes", "d2h_chunk_bytes", "shard_delivery_ordinary", "shard_delivery_bank", "reduce_on_gpu"});

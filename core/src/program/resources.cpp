@@ -11,14 +11,14 @@ Resources::Resources(const Program& program, const CostTable& table)
     for (double rate : {table.h2d_bytes, table.d2h_bytes, table.pcie_bytes, table.peer_bytes}) capacities_.push_back(rate);
   }
   for (int node = 0; node < program.nodes; ++node) {
-    for (double rate : {table.host_io_bytes, table.host_dram_bytes, table.update_parameters}) capacities_.push_back(rate);
+    for (double rate : {table.host_io_bytes, table.host_dram_bytes, table.update_parameters, table.convert_parameters}) capacities_.push_back(rate);
   }
   for (double capacity : capacities_) OOM_CHECK_GT(capacity, 0, "rates of a cost table");
 }
 
 std::string Resources::name(int resource) const {
   static constexpr const char* kRankNames[] = {"h2d", "d2h", "pcie", "peer"};
-  static constexpr const char* kNodeNames[] = {"host_io", "host_dram", "update"};
+  static constexpr const char* kNodeNames[] = {"host_io", "host_dram", "update", "convert"};
   const int nodes_begin = ranks_ * kRankResources;
   if (resource < nodes_begin) return cat(kRankNames[resource % kRankResources], " of rank ", resource / kRankResources);
   return cat(kNodeNames[(resource - nodes_begin) % kNodeResources], " of numa ", (resource - nodes_begin) / kNodeResources);
@@ -38,14 +38,17 @@ std::vector<Draw> Resources::draws_of(const Stage& stage) const {
     draw(of_node(program_.node_of_rank[rank], kHostIo), cost.h2d_bytes + cost.d2h_bytes);
   }
   for (int node = 0; node < program_.nodes; ++node) draw(of_node(node, kHostDram), cost.host_bytes[node]);
-  if (is_pool_lane(stage.lane.lane)) draw(of_node(stage.lane.index, kUpdate), cost.update_parameters);
+  if (is_pool_lane(stage.lane.lane)) {
+    draw(of_node(stage.lane.index, kUpdate), cost.update_parameters);
+    draw(of_node(stage.lane.index, kConvert), cost.convert_parameters);
+  }
   return draws;
 }
 
 double Resources::step_of(const Stage& stage) const {
   const Cost& cost = stage.cost;
   const double host = std::accumulate(cost.host_bytes.begin(), cost.host_bytes.end(), 0.0);
-  const double size = std::max({host, cost.h2d_bytes + cost.d2h_bytes, cost.peer_bytes, cost.update_parameters, 1.0});
+  const double size = std::max({host, cost.h2d_bytes + cost.d2h_bytes, cost.peer_bytes, cost.update_parameters, cost.convert_parameters, 1.0});
   return (is_pool_lane(stage.lane.lane) ? pool_weight_ : 1.0) / size;
 }
 

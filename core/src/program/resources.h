@@ -23,7 +23,7 @@ class Resources {
 
  private:
   enum RankResource { kH2d, kD2h, kPcie, kPeer, kRankResources };
-  enum NodeResource { kHostIo, kHostDram, kUpdate, kNodeResources };
+  enum NodeResource { kHostIo, kHostDram, kUpdate, kConvert, kNodeResources };
   int of_rank(int rank, RankResource which) const { return rank * kRankResources + which; }
   int of_node(int node, NodeResource which) const { return ranks_ * kRankResources + node * kNodeResources + which; }
 

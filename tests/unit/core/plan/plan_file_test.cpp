@@ -37,6 +37,9 @@ TEST(PlanFile, ComesBackWhole) {
   EXPECT_EQ(plan_toml(read, kPrediction), text);
   EXPECT_EQ(read.node_of_rank, plan.node_of_rank);
   EXPECT_EQ(read.resident_layers, plan.resident_layers);
+  EXPECT_TRUE(read.resident_cached_weights);
+  EXPECT_EQ(read.retained_feed_forward, plan.retained_feed_forward);
+  EXPECT_EQ(read.retained_attention, plan.retained_attention);
   EXPECT_EQ(read.settings, plan.settings);
   EXPECT_EQ(read.workload.gradients, ElementType::kFloat32);
   EXPECT_FALSE(read.transfer.reduce_on_gpu);
@@ -94,6 +97,8 @@ INSTANTIATE_TEST_SUITE_P(Each, PlanFileEdit,
                                            Edit{"router_aux_loss = 0.001", "router_aux_loss = -0.5", "router_aux_loss"},
                                            Edit{"router_aux_loss = 0.001", "router_aux_loss = nan", "router_aux_loss"},
                                            Edit{"resident_layers = [0, 2]", "resident_layers = [2, 2]", "ascend"},
+                                           Edit{"retained_feed_forward = [0, 1]", "retained_feed_forward = [1, 0]", "ascend"},
+                                           Edit{"retained_attention = [1]", "retained_attention = [-1]", "retained_attention"},
                                            Edit{"windows = 3", "window = 3", "windows"},
                                            Edit{"windows = 3", "windows = 65", "windows"},
                                            Edit{"h2d_chunk_bytes = 1048576", "h2d_chunk_bytes = 1", "h2d_chunk_bytes"},

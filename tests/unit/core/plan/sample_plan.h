@@ -32,6 +32,9 @@ inline Plan sample_plan() {
   plan.resident_layers = {0, 2};
   plan.resident_ordinary = true;
   plan.cached_weights = false;
+  plan.resident_cached_weights = true;
+  plan.retained_feed_forward = {0, 1};
+  plan.retained_attention = {1};
   plan.settings["local"] = {{"delivery", "\"full\""}};
   plan.settings["offload"] = {{"keep_boundaries", "\"3+1\""}, {"gdn_chunk", "4096"}, {"keep_attention", "[0, 2]"}, {"slack", "0.1"}, {"on", "true"}};
   return plan;
