@@ -88,9 +88,9 @@ struct SublayerCost {
 struct MixerCall {
   const LayerWeights& weights;
   LayerGradients* gradients = nullptr;  ///< backward only
-  const SequenceInfo& sequence;
-  Slice slice;
-  CarriedState* state = nullptr;        ///< sequential axes: in and out
+  const SequenceInfo& sequence;         ///< of the whole that the slice is cut from, the same object for every slice; x holds the slice's rows alone
+  Slice slice;                          ///< kSequence: rows [begin, end) of each sequence, sequence by sequence; kBatch: sequences [begin, end)
+  CarriedState* state = nullptr;        ///< kSequence: in what the slice before handed on (backward: the slice behind; empty: zeros), out its own
 };
 
 class OOM_API Mixer {
