@@ -26,7 +26,7 @@ OOM_API at::Tensor causal_conv_forward(const at::Tensor& x, const at::Tensor& we
 /// last segment's start.
 OOM_API at::Tensor causal_conv_context(const at::Tensor& x, int64_t taps, const Segments& segments, const at::Tensor& context = {});
 
-/// Writes dx [T, C] (may be dy) and returns the gradient of `context`, FP32 [B, K - 1, C], if `wants_context`. `d_next_context` FP32 [B, K - 1, C] is the
+/// Writes dx [T, C] (no operand itself) and returns the gradient of `context`, FP32 [B, K - 1, C], if `wants_context`. `d_next_context` FP32 [B, K - 1, C] is the
 /// gradient of what causal_conv_context returned; undefined: zero. The weight's gradient goes to the sink.
 OOM_API at::Tensor causal_conv_backward(const at::Tensor& dx, const GradientSink& weight_sink, const at::Tensor& dy, const at::Tensor& x,
                                         const at::Tensor& weight, const Segments& segments, const at::Tensor& context,
