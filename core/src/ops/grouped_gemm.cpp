@@ -7,6 +7,8 @@
 #include <ATen/ops/zeros.h>
 
 #include <atomic>
+#include <cstdlib>
+#include <string_view>
 #include <vector>
 
 #include "oom/log.h"
@@ -16,6 +18,7 @@
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "ops/grouped_gemm_tiles.h"
 #include "ops/grouped_tail.h"
 #endif
 
@@ -35,6 +38,12 @@ void require_rows(const at::Tensor& rows, const at::Tensor& offsets, int64_t exp
   OOM_CHECK_LT(rows.size(0), int64_t{1} << 31, "offsets are int32");
 }
 
+/// OOM_GROUPED_GEMM=tiles keeps off LibTorch's kernel: for comparing the two on one GPU.
+GroupedGemmBackend wanted_backend() {
+  const char* wanted = std::getenv("OOM_GROUPED_GEMM");
+  return wanted != nullptr && std::string_view(wanted) == "tiles" ? GroupedGemmBackend::kTensorCoreTiles : GroupedGemmBackend::kGroupedKernel;
+}
+
 GroupedGemmBackend backend_for(const at::Tensor& rows, const Shape& shape) {
   const GroupedGemmProblem problem{.device = rows.device().type(),
                                    .dtype = rows.scalar_type(),
@@ -42,7 +51,7 @@ GroupedGemmBackend backend_for(const at::Tensor& rows, const Shape& shape) {
                                    .experts = shape.experts,
                                    .n = shape.n,
                                    .k = shape.k};
-  const GroupedGemmBackend backend = choose_grouped_gemm_backend(problem);
+  const GroupedGemmBackend backend = choose_grouped_gemm_backend(problem, wanted_backend());
   static std::atomic<unsigned> told{0};
   const unsigned bit = 1u << static_cast<unsigned>(backend);
   if (!(told.fetch_or(bit) & bit)) {
@@ -86,6 +95,10 @@ void multiply_rows(const at::Tensor& out, const at::Tensor& rows, const at::Tens
   }
 }
 
+#if OOM_WITH_CUDA
+ExpertRows expert_rows(const at::Tensor& offsets, int64_t rows) { return {offsets.const_data_ptr<int32_t>(), static_cast<int>(offsets.size(0)), rows}; }
+#endif
+
 /// out [R, matrices' last dimension] = rows times each expert's matrix.
 at::Tensor multiply_by_expert(const at::Tensor& rows, const at::Tensor& matrices, const at::Tensor& offsets, GroupedGemmBackend backend) {
   const int64_t count = rows.size(0);
@@ -95,6 +108,17 @@ at::Tensor multiply_by_expert(const at::Tensor& rows, const at::Tensor& matrices
     at::Tensor out = at::_grouped_mm(rows, matrices, offsets);
     zero_tail_rows(out.mutable_data_ptr(), count, out.size(1) * out.element_size(), offsets.const_data_ptr<int32_t>() + offsets.size(0) - 1,
                    c10::cuda::getCurrentCUDAStream().stream());
+    C10_CUDA_KERNEL_LAUNCH_CHECK();
+    return out;
+  }
+  if (backend == GroupedGemmBackend::kTensorCoreTiles) {
+    // Expert weights come as [E,outputs,inputs], seen from either side.
+    const bool by_input = matrices.stride(2) == 1;
+    at::Tensor out = at::empty({count, matrices.size(2)}, rows.options());
+    const auto stream = c10::cuda::getCurrentCUDAStream().stream();
+    grouped_rows_product(rows.const_data_ptr(), matrices.const_data_ptr(), out.mutable_data_ptr(), expert_rows(offsets, count), static_cast<int>(out.size(1)),
+                         static_cast<int>(rows.size(1)), by_input, stream);
+    zero_tail_rows(out.mutable_data_ptr(), count, out.size(1) * out.element_size(), offsets.const_data_ptr<int32_t>() + offsets.size(0) - 1, stream);
     C10_CUDA_KERNEL_LAUNCH_CHECK();
     return out;
   }
@@ -146,16 +170,17 @@ std::string_view name_of(GroupedGemmBackend backend) {
   switch (backend) {
     case GroupedGemmBackend::kCpu: return "expert by expert on the CPU device";
     case GroupedGemmBackend::kGroupedKernel: return "LibTorch's grouped kernel";
+    case GroupedGemmBackend::kTensorCoreTiles: return "tensor-core tiles";
     case GroupedGemmBackend::kLoopOverExperts: return "expert by expert on CUDA";
   }
   return "unknown";
 }
 
-GroupedGemmBackend choose_grouped_gemm_backend(const GroupedGemmProblem& problem) {
+GroupedGemmBackend choose_grouped_gemm_backend(const GroupedGemmProblem& problem, GroupedGemmBackend preferred) {
   if (problem.device == c10::DeviceType::CPU) return GroupedGemmBackend::kCpu;
-  const bool fits = problem.dtype == at::kBFloat16 && problem.compute_capability == 90 && problem.experts < 1024 && problem.n % 8 == 0 &&
-                    problem.k % 8 == 0;
-  return fits ? GroupedGemmBackend::kGroupedKernel : GroupedGemmBackend::kLoopOverExperts;
+  const bool aligned = problem.dtype == at::kBFloat16 && problem.n % 8 == 0 && problem.k % 8 == 0;
+  if (aligned && preferred == GroupedGemmBackend::kGroupedKernel && problem.compute_capability == 90 && problem.experts < 1024) return preferred;
+  return aligned && problem.compute_capability >= 80 ? GroupedGemmBackend::kTensorCoreTiles : GroupedGemmBackend::kLoopOverExperts;
 }
 
 at::Tensor grouped_forward(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& offsets) {
@@ -194,7 +219,8 @@ void grouped_wgrad_into(const GradientSink& sink, const at::Tensor& dy, const at
     if (!sink.accumulate) out.zero_();
     return;
   }
-  if (backend_for(x, shape) == GroupedGemmBackend::kGroupedKernel) {
+  const GroupedGemmBackend backend = backend_for(x, shape);
+  if (backend == GroupedGemmBackend::kGroupedKernel) {
     const at::Tensor product = at::_grouped_mm(dy.t(), x, offsets);
     if (sink.accumulate)
       out.add_(product);
@@ -202,6 +228,14 @@ void grouped_wgrad_into(const GradientSink& sink, const at::Tensor& dy, const at
       out.copy_(product);
     return;
   }
+#if OOM_WITH_CUDA
+  if (backend == GroupedGemmBackend::kTensorCoreTiles) {
+    const Sink target{out.mutable_data_ptr(), out.scalar_type() == at::kFloat ? Element::kFloat32 : Element::kBFloat16, sink.accumulate};
+    grouped_weights_product(dy.const_data_ptr(), x.const_data_ptr(), target, expert_rows(offsets, shape.rows), static_cast<int>(shape.n), static_cast<int>(shape.k),
+                            c10::cuda::getCurrentCUDAStream().stream());
+    return;
+  }
+#endif
   for_each_expert(host_ends(offsets, shape.rows), [&](int64_t expert, int64_t begin, int64_t length) {
     wgrad_of_expert(out[expert], dy.narrow(0, begin, length), x.narrow(0, begin, length), sink.accumulate);
   });

@@ -7,10 +7,11 @@
 /// Every row of a result is defined: rows at and past offsets[E-1] are zero. Rows past the end of an operand are never read, so they may hold
 /// anything. An expert without rows has a weight gradient of exactly 0.
 ///
-/// Backends: BF16 on sm_90 is LibTorch's grouped kernel (no host synchronisation; sizes stay on the device). Everything else on CUDA copies the
-/// offsets to the host once a call and multiplies expert by expert: correct, slow, and said once in the log. On the CPU device: oneDNN.
-/// Workspace: none of note beside the results; wgrad into an FP32 sink from BF16 rows makes a BF16 [E,N,K] of its own on CUDA, and where the
-/// sink accumulates on the fallback path one [N,K] an expert.
+/// Backends: BF16 on sm_90 is LibTorch's grouped kernel, on other GPUs from sm_80 on our own tensor-core tiles; neither synchronises with the host,
+/// sizes stay on the device. FP32 on CUDA, and widths that are no multiple of 8, copy the offsets to the host once a call and multiply expert by
+/// expert: correct, slow, and said once in the log. On the CPU device: oneDNN.
+/// Workspace: none of note beside the results; wgrad into an FP32 sink from BF16 rows makes a BF16 [E,N,K] of its own on sm_90, and where the
+/// sink accumulates expert by expert one [N,K] an expert.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +23,7 @@
 
 namespace oom::ops {
 
-enum class GroupedGemmBackend { kCpu, kGroupedKernel, kLoopOverExperts };
+enum class GroupedGemmBackend { kCpu, kGroupedKernel, kTensorCoreTiles, kLoopOverExperts };
 OOM_API std::string_view name_of(GroupedGemmBackend backend);
 
 /// What decides how a grouped product runs. `compute_capability`: 90 for sm_90; 0 on the CPU device.
@@ -32,8 +33,9 @@ struct GroupedGemmProblem {
   int compute_capability = 0;
   int64_t experts = 0, n = 0, k = 0;
 };
-/// A pure function of the problem: the grouped kernel needs BF16, sm_90, fewer than 1024 experts and rows of a multiple of 16 bytes.
-OOM_API GroupedGemmBackend choose_grouped_gemm_backend(const GroupedGemmProblem& problem);
+/// A pure function of its arguments. Both kernels need BF16 and rows of a multiple of 16 bytes; LibTorch's (preferred unless kTensorCoreTiles is) sm_90
+/// and fewer than 1024 experts, ours sm_80.
+OOM_API GroupedGemmBackend choose_grouped_gemm_backend(const GroupedGemmProblem& problem, GroupedGemmBackend preferred = GroupedGemmBackend::kGroupedKernel);
 
 /// Returns y [R,N]: y_r = W_e x_r. `x` [R,K].
 OOM_API at::Tensor grouped_forward(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& offsets);
@@ -41,8 +43,8 @@ OOM_API at::Tensor grouped_forward(const at::Tensor& x, const at::Tensor& weight
 OOM_API at::Tensor grouped_dgrad(const at::Tensor& dy, const at::Tensor& weights, const at::Tensor& offsets);
 /// Returns dW [E,N,K] = sum over an expert's rows of dy_r x_r^T, of the operands' type.
 OOM_API at::Tensor grouped_wgrad(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets);
-/// The same into `sink` [E,N,K], FP32 or BF16. On CUDA in BF16 the product is rounded to BF16 before it is added: let one call cover as many
-/// rows as memory allows. The CPU device and the loop over experts keep FP32 throughout.
+/// The same into `sink` [E,N,K], FP32 or BF16. On sm_90 in BF16 the product is rounded to BF16 before it is added: let one call cover as many
+/// rows as memory allows. All others keep FP32 throughout.
 OOM_API void grouped_wgrad_into(const GradientSink& sink, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& offsets);
 
 }  // namespace oom::ops

@@ -5,6 +5,8 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 
+#include <array>
+#include <cstdlib>
 #include <limits>
 
 #include "operand.h"
@@ -24,6 +26,7 @@ const std::vector<std::vector<int64_t>> kCounts = {{3, 17, 1, 40}, {0, 5, 0, 9},
 
 class GroupedGemmTest : public testing::PlacedTest {
  protected:
+  void expect_plain_loops();
   double rounding() const { return bf16() ? 4e-3 : 2e-6; }
   static std::vector<int64_t> ends_of(const std::vector<int64_t>& counts) {
     std::vector<int64_t> ends;
@@ -32,7 +35,7 @@ class GroupedGemmTest : public testing::PlacedTest {
   }
 };
 
-TEST_P(GroupedGemmTest, AgreesWithPlainLoopsInFp64) {
+void GroupedGemmTest::expect_plain_loops() {
   const int64_t n = 48, k = 64;
   for (const auto& counts : kCounts) {
     const std::vector<int64_t> ends = ends_of(counts);
@@ -64,6 +67,8 @@ TEST_P(GroupedGemmTest, AgreesWithPlainLoopsInFp64) {
     }
   }
 }
+
+TEST_P(GroupedGemmTest, AgreesWithPlainLoopsInFp64) { expect_plain_loops(); }
 
 TEST_P(GroupedGemmTest, SlicesOfRowsAddUpInAnFp32Sink) {
   const at::Tensor x = random({90, 32}), dy = random({90, 16});
@@ -104,12 +109,48 @@ TEST_P(GroupedGemmTest, WrongOffsetsAreRefused) {
   }
 }
 
+/// Our own tiles on a GPU where LibTorch's kernel would be taken.
+class GroupedGemmTilesTest : public GroupedGemmTest {
+ protected:
+  void SetUp() override {
+    GroupedGemmTest::SetUp();
+    setenv("OOM_GROUPED_GEMM", "tiles", 1);
+  }
+  void TearDown() override { unsetenv("OOM_GROUPED_GEMM"); }
+};
+
+TEST_P(GroupedGemmTilesTest, AgreesWithPlainLoopsInFp64) { expect_plain_loops(); }
+
+// Several tiles along every index, none of them whole.
+TEST_P(GroupedGemmTilesTest, AgreesAcrossTiles) {
+  const int64_t n = 264, k = 200;
+  const at::Tensor offsets = int32({300, 300, 441}), weights = random({3, n, k}), x = random({441, k}), dy = random({441, n});
+  at::Tensor y64 = at::zeros({441, n}, at::kDouble), dx64 = at::zeros({441, k}, at::kDouble), dw64 = at::zeros({3, n, k}, at::kDouble);
+  for (const auto& [expert, begin, length] : {std::array<int64_t, 3>{0, 0, 300}, {2, 300, 141}}) {
+    const at::Tensor x_e = fp64(x.narrow(0, begin, length)), dy_e = fp64(dy.narrow(0, begin, length)), w_e = fp64(weights[expert]);
+    y64.narrow(0, begin, length).copy_(at::matmul(x_e, w_e.t()));
+    dx64.narrow(0, begin, length).copy_(at::matmul(dy_e, w_e));
+    dw64[expert].copy_(at::matmul(dy_e.t(), x_e));
+  }
+  expect_near(grouped_forward(x, weights, offsets), y64, rounding(), "y");
+  expect_near(grouped_dgrad(dy, weights, offsets), dx64, rounding(), "dx");
+  expect_near(grouped_wgrad(dy, x, offsets), dw64, rounding(), "dW");
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, GroupedGemmTilesTest, ::testing::Values(testing::Place{c10::DeviceType::CUDA, at::kBFloat16}), testing::place_name);
+
 INSTANTIATE_TEST_SUITE_P(Places, GroupedGemmTest, all_places(), testing::place_name);
 
 TEST(GroupedGemmBackendTest, IsChosenByTypeDeviceAndShape) {
   GroupedGemmProblem problem{.device = c10::DeviceType::CUDA, .dtype = at::kBFloat16, .compute_capability = 90, .experts = 256, .n = 1024, .k = 2048};
   EXPECT_EQ(choose_grouped_gemm_backend(problem), GroupedGemmBackend::kGroupedKernel);
+  EXPECT_EQ(choose_grouped_gemm_backend(problem, GroupedGemmBackend::kTensorCoreTiles), GroupedGemmBackend::kTensorCoreTiles);
+  problem.experts = 1024;
+  EXPECT_EQ(choose_grouped_gemm_backend(problem), GroupedGemmBackend::kTensorCoreTiles);
+  problem.experts = 256;
   problem.compute_capability = 80;
+  EXPECT_EQ(choose_grouped_gemm_backend(problem), GroupedGemmBackend::kTensorCoreTiles);
+  problem.compute_capability = 75;
   EXPECT_EQ(choose_grouped_gemm_backend(problem), GroupedGemmBackend::kLoopOverExperts);
   problem.compute_capability = 90;
   problem.dtype = at::kFloat;

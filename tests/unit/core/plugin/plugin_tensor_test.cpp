@@ -1,6 +1,8 @@
 // Tensors made inside a plugin, on both devices.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #if OOM_WITH_CUDA
 #include <cuda_runtime_api.h>
 #endif
@@ -11,10 +13,13 @@
 namespace oom::plugin {
 namespace {
 
+// Beside this program, so that the two can be taken elsewhere together.
+std::string plugin_path() { return std::filesystem::read_symlink("/proc/self/exe").parent_path() / OOM_TENSOR_PLUGIN; }
+
 int sum_on(DeviceKind device) {
   HostServices services = engine_services();
   services.device = device;
-  const PluginInstance instance = PluginLibrary::open("tensor_maker", OOM_TENSOR_PLUGIN).create(services);
+  const PluginInstance instance = PluginLibrary::open("tensor_maker", plugin_path()).create(services);
   return as_interface<Probe>(*instance, "tensor_maker").answer(100);
 }
 

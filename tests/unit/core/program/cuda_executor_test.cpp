@@ -83,11 +83,12 @@ TEST_F(CudaExecutor, RandomProgramsEqualSequentialExecutionUnderRandomDelays) {
     for (int step = 0; step < kSteps; ++step) {
       for (size_t id = 0; id < program.stages.size(); ++id) mix_on_host(mixing_of(program, static_cast<StageId>(id), expected), static_cast<uint64_t>(step));
     }
-    Pinned counters(std::max<size_t>(1, program.collectives.size()) * sizeof(unsigned));
+    Pinned counters(std::max<size_t>(1, program.collectives.size() * ranks) * sizeof(unsigned));
     for (size_t id = 0; id < program.stages.size(); ++id) {
       const Mixing mixing = mixing_of(program, static_cast<StageId>(id), memory);
       const CollectiveId collective = program.stages[id].collective;
-      unsigned* arrived = collective == kNone ? nullptr : static_cast<unsigned*>(counters.data) + collective;
+      Rendezvous rendezvous;
+      if (collective != kNone) rendezvous = {static_cast<unsigned*>(counters.data) + static_cast<ptrdiff_t>(collective) * ranks, program.stages[id].lane.index, ranks};
       built.actions[id] = [=](StageContext& context) {
         thread_local std::mt19937 random(seed ^ static_cast<unsigned>(id));
         const auto step = static_cast<uint64_t>(context.step);
@@ -95,7 +96,7 @@ TEST_F(CudaExecutor, RandomProgramsEqualSequentialExecutionUnderRandomDelays) {
           std::this_thread::sleep_for(std::chrono::microseconds(random() % 100));
           mix_on_host(mixing, step);
         } else {
-          mix_on_device(mixing, step, random() % 200'000, arrived, static_cast<unsigned>(ranks * (context.step + 1)), context.stream);
+          mix_on_device(mixing, step, random() % 200'000, rendezvous, static_cast<unsigned>(context.step + 1), context.stream);
         }
       };
     }
@@ -116,7 +117,7 @@ TEST_F(CudaExecutor, TimesOfStagesAreOnTheHostsClock) {
   ProgramBuilder builder({0}, 1);
   const BufferId x = builder.add_buffer({.name = "x", .place = Place::numa(0), .bytes = 8});
   builder.emit({.kind = "spin", .lane = {Lane::kCompute, 0}, .writes = {x}, .action = [](StageContext& context) {
-                  mix_on_device({}, 0, 20'000'000, nullptr, 0, context.stream);  // 10 ms at 2 GHz
+                  mix_on_device({}, 0, 20'000'000, {}, 0, context.stream);  // 10 ms at 2 GHz
                 }});
   builder.emit({.kind = "read", .lane = {Lane::kIssue, 0}, .reads = {x}, .step_result = true});
   auto executor = make_cuda_executor(std::move(builder).build(), {}, cuda(1));
@@ -154,20 +155,20 @@ TEST_F(CudaExecutor, AFailureNamesItsStageAndFreesTheOtherRank) {
 }
 
 TEST_F(CudaExecutor, TheWatchdogNamesTheStageThatTheDeviceDoesNotFinish) {
-  Pinned counter(sizeof(unsigned));
-  auto* arrived = static_cast<unsigned*>(counter.data);
+  Pinned counters(2 * sizeof(unsigned));
+  auto* arrived = static_cast<unsigned*>(counters.data);
   ProgramBuilder builder({0}, 1);
   const BufferId x = builder.add_buffer({.name = "x", .place = Place::gpu(0), .bytes = 8});
   builder.emit({.kind = "fine", .lane = {Lane::kCompute, 0}});
   builder.emit({.kind = "stuck", .layer = 5, .lane = {Lane::kCompute, 0}, .writes = {x}, .action = [=](StageContext& context) {
-                  mix_on_device({}, 0, 0, arrived, 2, context.stream);  // waits for a second launch that does not come
+                  mix_on_device({}, 0, 0, {arrived, 0, 2}, 1, context.stream);  // waits for a second launch that does not come
                 }});
   builder.emit({.kind = "next", .lane = {Lane::kIssue, 0}, .reads = {x}});
   {
     auto executor = make_cuda_executor(std::move(builder).build(), {.watchdog = std::chrono::milliseconds(300)}, cuda(1));
     EXPECT_EQ(failure_of([&] { executor->run_step(0); }),
               "watchdog: nothing finished for 0.3 s; running: step 0, stuck layer 5 rank 0 (compute, stage 1)");
-    *static_cast<volatile unsigned*>(arrived) = 2;  // lets the kernel end
+    static_cast<volatile unsigned*>(arrived)[1] = 1;  // lets the kernel end
   }
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }

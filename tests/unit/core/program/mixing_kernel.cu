@@ -22,10 +22,14 @@ __host__ __device__ void apply(const Mixing& mixing, uint64_t step) {
   }
 }
 
-__global__ void mixing_kernel(Mixing mixing, uint64_t step, long long delay_cycles, unsigned* arrived, unsigned expected) {
-  if (arrived != nullptr) {
-    atomicAdd_system(arrived, 1u);
-    while (*static_cast<volatile unsigned*>(arrived) < expected) {
+__global__ void mixing_kernel(Mixing mixing, uint64_t step, long long delay_cycles, Rendezvous rendezvous, unsigned round) {
+  if (rendezvous.arrived != nullptr) {
+    volatile unsigned* arrived = rendezvous.arrived;
+    __threadfence_system();
+    arrived[rendezvous.member] = round;
+    for (int m = 0; m < rendezvous.members; ++m) {
+      while (arrived[m] < round) {
+      }
     }
     __threadfence_system();
   }
@@ -40,8 +44,8 @@ __global__ void mixing_kernel(Mixing mixing, uint64_t step, long long delay_cycl
 
 void mix_on_host(const Mixing& mixing, uint64_t step) { apply(mixing, step); }
 
-void mix_on_device(const Mixing& mixing, uint64_t step, long long delay_cycles, unsigned* arrived, unsigned expected, void* stream) {
-  mixing_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(mixing, step, delay_cycles, arrived, expected);
+void mix_on_device(const Mixing& mixing, uint64_t step, long long delay_cycles, const Rendezvous& rendezvous, unsigned round, void* stream) {
+  mixing_kernel<<<1, 1, 0, static_cast<cudaStream_t>(stream)>>>(mixing, step, delay_cycles, rendezvous, round);
   if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) {
     throw std::runtime_error(std::string("launching the mixing kernel: ") + cudaGetErrorString(status));
   }

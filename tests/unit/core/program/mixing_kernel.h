@@ -23,8 +23,16 @@ struct Mixing {
 
 /// Runs the mixing on the host.
 void mix_on_host(const Mixing& mixing, uint64_t step);
-/// Launches it as one thread on `stream` (a cudaStream_t), after `delay_cycles` clock cycles. When `arrived` is not null, adds one
-/// to it first and goes on only when it has reached `expected`: a rendezvous with launches on other streams.
-void mix_on_device(const Mixing& mixing, uint64_t step, long long delay_cycles, unsigned* arrived, unsigned expected, void* stream);
+/// A meeting of launches on several streams, of several devices too. Each member has a word of its own to write in pinned host memory: GPUs
+/// have no atomic addition to it on every machine.
+struct Rendezvous {
+  unsigned* arrived = nullptr;  ///< [members] rounds that each has come to; null: no meeting
+  int member = 0;
+  int members = 0;
+};
+
+/// Launches it as one thread on `stream` (a cudaStream_t), after `delay_cycles` clock cycles, and after all members of the rendezvous
+/// have come to `round`.
+void mix_on_device(const Mixing& mixing, uint64_t step, long long delay_cycles, const Rendezvous& rendezvous, unsigned round, void* stream);
 
 }  // namespace oom::program
