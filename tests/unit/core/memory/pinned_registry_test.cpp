@@ -32,6 +32,10 @@ TEST(RegistrationPieces, CoverTheRangeOnHugePageBorders) {
 TEST(RegistrationPieces, AreOneForAThreadUnlessSmallOrHuge) {
   EXPECT_EQ(registration_pieces(address(1 << 30), kGiB / 2, 8).size(), 1u);
   EXPECT_EQ(registration_pieces(address(1 << 30), 80 * kGiB, 8).size(), 8u);
+  // One thread's range is one piece wherever it begins: no copy may cross a border.
+  for (const int64_t past : {int64_t{0}, int64_t{4096}, kHugePageBytes - 4096}) {
+    for (const int64_t bytes : {kGiB, kGiB + 4096, 2 * kGiB - 4096, 63 * kGiB}) EXPECT_EQ(registration_pieces(address((1 << 30) + past), bytes, 1).size(), 1u) << past << " " << bytes;
+  }
   EXPECT_EQ(registration_pieces(address(1 << 30), 1024 * kGiB, 8).size(), 17u);
 }
 
