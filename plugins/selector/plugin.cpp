@@ -1,5 +1,5 @@
 #include <oom/plugin.h>
 
-#include "only_candidate.h"
+#include "configure_then_compare.h"
 
-OOM_PLUGIN(oom::selector::OnlyCandidate, oom::Kind::kSelector, "selector", "0.1.0", "Takes the fastest predicted candidate that fits")
+OOM_PLUGIN(oom::selector::ConfigureThenCompare, oom::Kind::kSelector, "selector", "0.2.0", "Runs each configured path briefly and installs the one measured faster")

@@ -97,10 +97,10 @@ class Program:
         self.run("export", checkpoint, "--out", folder, "--dtype", dtype)
         return folder
 
-    @staticmethod
-    def _environment(changes):
+    def _environment(self, changes):
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MKL_"))}
         environment["OMP_NUM_THREADS"] = "2"
+        environment["XDG_CACHE_HOME"] = str(self.folder / "cache")  # what this machine remembers is none of a test's business
         environment.update(changes or {})
         return environment
 

@@ -15,15 +15,33 @@ inline namespace abi_1 {
 struct Candidate {
   Plan plan;
   bool fits = false;
-  std::string why_not;              ///< when it does not fit
+  std::string why_not;              ///< when it does not fit, or cannot be configured
   double predicted_step_seconds = 0;
+  std::vector<int64_t> gpu_peak_bytes;   ///< predicted, by rank
+  std::vector<int64_t> host_peak_bytes;  ///< predicted, by NUMA node
+};
+
+/// Runs a candidate's way of working on fewer layers of the model: same workload, same budgets, the same share of resident and retained layers.
+class OOM_API ShortRuns {
+ public:
+  struct Result {
+    double step_seconds = 0;              ///< median of five steps after one to warm up
+    std::vector<int64_t> gpu_peak_bytes;  ///< measured, by rank
+  };
+  virtual ~ShortRuns();
+  /// Layers of the model, and of its repeating unit: at least four, whole patterns; all layers when there are fewer than two units.
+  virtual int layers() const = 0;
+  virtual int unit_layers() const = 0;
+  /// Runs `layers` layers under the candidate; seconds to minutes. Throws BudgetError when the short run does not fit, and what a run throws.
+  virtual Result run(size_t candidate, int layers) = 0;
 };
 
 class OOM_API Selector : public Plugin {
  public:
   ~Selector() override;
-  /// Returns the index of the candidate to install; `evidence` receives the reasons in a line or a table. At least one candidate fits.
-  virtual size_t select(const std::vector<Candidate>& candidates, std::string& evidence) const = 0;
+  /// Returns the index of the candidate to install; `evidence` receives the reasons in a line or a table. At least one candidate fits. `runs` is null
+  /// where nothing may be run: then predictions decide.
+  virtual size_t select(const std::vector<Candidate>& candidates, ShortRuns* runs, std::string& evidence) const = 0;
 };
 
 }  // namespace abi_1

@@ -27,6 +27,8 @@ int run_program(int argc, const char* const* argv);
 // The commands. Results go to stdout; each returns an exit status or throws an oom::Error.
 int run_train(const CommandLine& line);
 int run_plan(const CommandLine& line);
+int run_calibrate(const CommandLine& line);
+int run_compare(const CommandLine& line);
 int run_eval(const CommandLine& line);
 int run_export(const CommandLine& line);
 int run_config(const CommandLine& line);

@@ -21,7 +21,8 @@ Model to_model(const SettingsTable& table) {
   return {.path = table.get_text("path"),
           .weights = get_choice<WeightSource>(table, "weights"),
           .seed = table.get_integer("seed"),
-          .yarn_factor = table.get_number("yarn_factor")};
+          .yarn_factor = table.get_number("yarn_factor"),
+          .layers = table.find_integer("layers")};
 }
 
 Data to_data(const SettingsTable& table) {

@@ -24,6 +24,7 @@ struct Model {
   WeightSource weights = WeightSource::kLoad;
   int64_t seed = 0;
   double yarn_factor = 1.0;
+  std::optional<int64_t> layers;  ///< only the first so many decoder layers
 };
 
 struct Data {

@@ -26,6 +26,8 @@ SettingsSchema model_schema() {
      .doc = "Seed of random weights; each tensor has a generator of its own from the seed and its name, so ranks and plan do not matter."},
     {.key = "yarn_factor", .forms = kNumberForm, .range = between(1, 1024), .fallback = 1.0,
      .doc = "Above 1: rotary positions are stretched by YaRN with this factor, from the original length in config.json."},
+    {.key = "layers", .forms = kIntegerForm, .unit = "layers", .range = between(1, 1 << 20), .left_out = "all of config.json's",
+     .doc = "Trains a model of only the first so many decoder layers, from random weights: for experiments on less memory."},
   }};
 }
 

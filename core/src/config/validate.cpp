@@ -45,6 +45,13 @@ void check_train(const Config& config, Faults& faults) {
   }
 }
 
+void check_model(const Config& config, Faults& faults) {
+  const Model& model = config.model();
+  if (model.layers && model.weights == WeightSource::kLoad) {
+    faults.add(config.where("model", "layers"), ": needs model.weights = \"random\", because the folder's weights are of all layers; got ", *model.layers, "; cure: weights = \"random\", or remove the key");
+  }
+}
+
 void check_data(const Config& config, Faults& faults) {
   const Data& data = config.data();
   if (data.documents == Documents::kIsolated && data.format == DataFormat::kText) {
@@ -82,6 +89,7 @@ void check_ranks_divide_batch(const Config& config, int64_t ranks) {
 void check_rules(const Config& config, Faults& faults) {
   if (config.engine().ranks) check_batch(config, *config.engine().ranks, faults);
   check_data(config, faults);
+  check_model(config, faults);
   check_train(config, faults);
   check_budget(config, faults);
 }

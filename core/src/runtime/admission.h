@@ -14,7 +14,7 @@
 namespace oom::runtime {
 
 /// What a plan is made for. `oom plan` believes the stated budgets: it plans for machines one does not have.
-enum class Purpose { kTrain, kEvaluate, kPlanOnly };
+enum class Purpose { kTrain, kEvaluate, kMeasure, kPlanOnly };
 
 /// This machine, and whether it is the one that is planned for.
 struct Machine {

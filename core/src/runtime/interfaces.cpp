@@ -11,6 +11,7 @@ StepEmitter::~StepEmitter() = default;
 ExpertStrategy::~ExpertStrategy() = default;
 ActivationStrategy::~ActivationStrategy() = default;
 Selector::~Selector() = default;
+ShortRuns::~ShortRuns() = default;
 
 at::ScalarType StepEmitter::compute_type() const { return plan().workload.compute == ElementType::kFloat32 ? at::kFloat : at::kBFloat16; }
 int64_t StepEmitter::boundary_bytes() const { return plan().tokens_per_rank() * model().hidden * element_bytes(plan().workload.compute); }

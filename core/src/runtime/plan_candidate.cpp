@@ -1,7 +1,6 @@
 #include "runtime/plan_candidate.h"
 
 #include "comm/device_transfer.h"
-#include "runtime/device_costs.h"
 #include "runtime/fixed_memory.h"
 #include "runtime/program_set.h"
 #include "runtime/storage_bank.h"
@@ -67,7 +66,7 @@ PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets) {
   candidate.program = std::move(emitted.built.program);
   candidate.account = account_memory(candidate.program);
   add_surroundings(candidate.account, candidate.plan, emitted.emitter->storage());
-  candidate.simulation = simulate(candidate.program, analytic_costs(candidate.plan.device), {.issuing_threads = candidate.plan.device == DeviceKind::kCuda});
+  candidate.simulation = simulate(candidate.program, session.costs(candidate.plan.experts), {.issuing_threads = candidate.plan.device == DeviceKind::kCuda});
   candidate.shortfalls = find_shortfalls(candidate.account, budgets);
   return candidate;
 }

@@ -1,11 +1,14 @@
 #include "runtime/planner.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 
 #include "base/text.h"
 #include "oom/log.h"
 #include "runtime/base_plan.h"
 #include "runtime/nearest_plan.h"
+#include "runtime/path_runs.h"
 #include "runtime/plan_candidate.h"
 #include "runtime/unbuilt.h"
 
@@ -84,6 +87,39 @@ PlanAnswer stated_plan(Session& session, const Plan& wanted, const Machine& mach
   return {.run = planned_run(std::move(candidate), budgets, cat("as ", path, " says")), .refusal = {}};
 }
 
+std::vector<int64_t> peaks_of(const std::vector<PlaceAccount>& places) {
+  std::vector<int64_t> peaks;
+  for (const PlaceAccount& place : places) peaks.push_back(place.peak_bytes);
+  return peaks;
+}
+
+// The plan that an earlier comparison installed for the same workload, budgets and machine; nothing when there is none that still fits.
+std::optional<PlanAnswer> installed_plan(Session& session, const Plan& wanted, const Budgets& budgets) {
+  const std::string path = installed_plan_path(session);
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  try {
+    Plan plan = plan::load_plan(path);
+    plan::check_plan_matches(plan, wanted, path);
+    configure_strategies(session, plan);
+    PlanCandidate candidate = judge_plan(session, std::move(plan), budgets);
+    if (candidate.fits()) return PlanAnswer{.run = planned_run(std::move(candidate), budgets, cat("chosen by an earlier comparison (", path, "; oom compare makes it anew)")), .refusal = {}};
+    log_info("plan: ", path, " does not fit any more and is made anew");
+  } catch (const Error& error) {
+    log_info("plan: the one kept of an earlier comparison is made anew: ", error.what());
+  }
+  return std::nullopt;
+}
+
+void install_plan(Session& session, const PlannedRun& run) {
+  const std::filesystem::path path = installed_plan_path(session);
+  std::error_code error;
+  std::filesystem::create_directories(path.parent_path(), error);
+  std::ofstream out(path, std::ios::trunc);
+  out << plan::plan_toml(run.plan, prediction_of(run));
+  if (!out.flush()) log_info("plan: ", path.string(), " cannot be written; the next run compares again");
+}
+
 std::vector<Path> plan_paths(Session& session, const Plan& base, const Budgets& budgets) {
   const std::vector<std::string> names = session.expert_candidates();
   std::vector<Path> paths;
@@ -101,7 +137,7 @@ std::vector<Path> plan_paths(Session& session, const Plan& base, const Budgets& 
   return paths;
 }
 
-PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& budgets) {
+PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& budgets, Purpose purpose) {
   std::vector<Candidate> candidates;
   const Path* smallest = nullptr;
   bool any = false;
@@ -110,7 +146,8 @@ PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& bud
     candidate.plan.experts = path.experts;
     candidate.why_not = path.fault;
     if (path.candidate) {
-      candidate = {.plan = path.candidate->plan, .fits = path.candidate->fits(), .why_not = describe(path.candidate->shortfalls), .predicted_step_seconds = path.candidate->simulation.step_seconds};
+      candidate = {.plan = path.candidate->plan, .fits = path.candidate->fits(), .why_not = describe(path.candidate->shortfalls), .predicted_step_seconds = path.candidate->simulation.step_seconds,
+                   .gpu_peak_bytes = peaks_of(path.candidate->account.gpus), .host_peak_bytes = peaks_of(path.candidate->account.nodes)};
       if (!smallest || path.candidate->over_bytes() < smallest->candidate->over_bytes()) smallest = &path;
     }
     any = any || candidate.fits;
@@ -118,7 +155,9 @@ PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& bud
   }
   if (!any) return refuse(session, *smallest->candidate, budgets, cat("expert strategy ", smallest->experts, " with ", smallest->candidate->plan.activations));
   std::string evidence;
-  const size_t chosen = session.selector().select(candidates, evidence);
+  PathRuns runs(session, candidates);
+  const bool may_run = purpose == Purpose::kTrain || purpose == Purpose::kMeasure;
+  const size_t chosen = session.selector().select(candidates, may_run ? &runs : nullptr, evidence);
   OOM_CHECK(chosen < paths.size() && candidates[chosen].fits, "the selector chose candidate ", chosen, ", which does not fit");
   return {.run = planned_run(std::move(*paths[chosen].candidate), budgets, evidence + paths[chosen].evidence), .refusal = {}};
 }
@@ -131,8 +170,14 @@ PlanAnswer find_plan(Session& session, Purpose purpose) {
   const Plan base = base_plan(session, machine, purpose);
   if (session.config().engine().plan) return stated_plan(session, base, machine, purpose);
   const Budgets budgets = read_budgets(session.config(), base, machine, purpose);
+  const bool compares = session.config().engine().experts == "auto" && (purpose == Purpose::kTrain || purpose == Purpose::kMeasure);
+  if (compares && purpose == Purpose::kTrain) {
+    if (std::optional<PlanAnswer> installed = installed_plan(session, base, budgets)) return std::move(*installed);
+  }
   std::vector<Path> paths = plan_paths(session, base, budgets);
-  return choose(session, paths, budgets);
+  PlanAnswer answer = choose(session, paths, budgets, purpose);
+  if (compares && answer.run && paths.size() > 1) install_plan(session, *answer.run);
+  return answer;
 }
 
 PlannedRun make_plan(Session& session, Purpose purpose) {

@@ -3,6 +3,8 @@
 #include "base/text.h"
 #include "checkpoint/hf_directory.h"
 #include "hardware/gpu.h"
+#include "model/first_layers.h"
+#include "runtime/calibrate.h"
 
 namespace oom::runtime {
 
@@ -80,7 +82,7 @@ LoadedModel PluginHost::load_model(const std::string& config_text, const std::st
                       ". Add its plugin's folder to engine.plugin_path"));
 }
 
-Session::Session(const std::string& config_path, const std::vector<std::string>& overrides) {
+Session::Session(const std::string& config_path, const std::vector<std::string>& overrides) : overrides_(overrides) {
   const config::Engine engine = config::peek_engine(config_path, overrides);
   plugins_ = std::make_unique<PluginHost>(engine.plugin_path);
   const std::vector<SettingsSchema> schemas = plugins_->schemas();
@@ -98,11 +100,20 @@ Session::Session(const std::string& config_path, const std::vector<std::string>&
   plugins_->set_run(ranks_, device_, config_->output().dir, static_cast<uint64_t>(config_->model().seed));
 }
 
+Session::~Session() = default;
+
+CostTable Session::costs(const std::string& experts) {
+  if (!costs_) costs_ = std::make_unique<PlanningCosts>(*this);
+  return costs_->of(experts);
+}
+
 const LoadedModel& Session::model() {
   if (!model_) {
     const std::string& folder = config_->model().path;
+    std::string text = checkpoint::read_model_config(folder);
+    if (const std::optional<int64_t> layers = config_->model().layers) text = first_layers(text, folder + "/config.json", *layers);
     model_ = std::make_unique<LoadedModel>(
-        plugins_->load_model(checkpoint::read_model_config(folder), folder + "/config.json", {.yarn_factor = config_->model().yarn_factor}, /*with_operators=*/true));
+        plugins_->load_model(text, folder + "/config.json", {.yarn_factor = config_->model().yarn_factor}, /*with_operators=*/true));
   }
   return *model_;
 }

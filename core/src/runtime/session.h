@@ -8,6 +8,7 @@
 
 #include "config/config.h"
 #include "oom/activation_strategy.h"
+#include "oom/cost_table.h"
 #include "oom/model_adapter.h"
 #include "oom/selector.h"
 #include "plugin/plugin_registry.h"
@@ -48,11 +49,16 @@ class PluginHost {
   uint64_t seed_ = 0;
 };
 
+class PlanningCosts;
+
 class Session {
  public:
   Session(const std::string& config_path, const std::vector<std::string>& overrides);
+  ~Session();
 
   const config::Config& config() const { return *config_; }
+  /// The --set options it was made with.
+  const std::vector<std::string>& overrides() const { return overrides_; }
   PluginHost& plugins() { return *plugins_; }
   const LoadedModel& model();
   DeviceKind device() const { return device_; }
@@ -61,13 +67,17 @@ class Session {
   ExpertStrategy& experts(const std::string& name);
   ActivationStrategy& activations(const std::string& name);
   Selector& selector();
+  /// Costs to plan a strategy's candidates with: calibrated where a calibration serves (runtime/calibrate.h), else analytic.
+  CostTable costs(const std::string& experts);
   /// The expert strategies to plan for: the one named, or every usable one when "auto".
   std::vector<std::string> expert_candidates();
 
  private:
+  std::vector<std::string> overrides_;
   std::unique_ptr<PluginHost> plugins_;
   std::unique_ptr<config::Config> config_;
   std::unique_ptr<LoadedModel> model_;
+  std::unique_ptr<PlanningCosts> costs_;
   DeviceKind device_ = DeviceKind::kCpu;
   int ranks_ = 1;
 };

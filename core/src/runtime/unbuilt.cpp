@@ -20,7 +20,6 @@ void refuse_unbuilt(const config::Config& config) {
   if (config.transfer().gradient_reduction == config::GradientReduction::kHost) {
     refuse("transfer", "gradient_reduction", "summing the ranks' gradients in host memory", "\"gpu\" or \"auto\"");
   }
-  if (config.engine().calibration) refuse("engine", "calibration", "planning with a calibration file", "remove the key: analytic costs are used");
   faults.raise_if_any();
 }
 

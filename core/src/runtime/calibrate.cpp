@@ -1,0 +1,170 @@
+#include "runtime/calibrate.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <tuple>
+
+#include "checkpoint/block_checksum.h"
+#include "hardware/machine_fingerprint.h"
+#include "oom/version.h"
+#include "plugin/build_stamp.h"
+#include "program/cost_fit.h"
+#include "program/resources.h"
+#include "runtime/device_costs.h"
+#include "runtime/geometry.h"
+#include "runtime/machine_rates.h"
+#include "runtime/short_run.h"
+
+namespace oom::runtime {
+namespace {
+
+constexpr int kLeastUnitLayers = 4;
+constexpr int64_t kLeastSequence = 64;
+
+// Seconds of one stage over the recorded steps, the middle one of them.
+double typical_seconds(const ShortRun& run, size_t stage) {
+  std::vector<double> seconds;
+  for (const std::vector<StageTime>& step : run.stages) seconds.push_back(step[stage].seconds());
+  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+using Observations = std::map<std::string, std::vector<program::CostObservation>>;
+
+// Kinds of which no stage draws on a shared resource: the others are what rates are for.
+void observe(const ShortRun& run, const CostTable& rates, Observations& kinds) {
+  const Program& program = run.planned.program;
+  const program::Resources resources(program, rates);
+  std::vector<bool> shares(program.kinds.size(), false);
+  for (const Stage& stage : program.stages) shares[static_cast<size_t>(stage.kind)] = shares[static_cast<size_t>(stage.kind)] || !resources.draws_of(stage).empty();
+  for (size_t id = 0; id < program.stages.size(); ++id) {
+    const Stage& stage = program.stages[id];
+    // A collective's members wait for each other: their times are not their own.
+    if (shares[static_cast<size_t>(stage.kind)] || stage.collective != kNone || is_pool_lane(stage.lane.lane)) continue;
+    kinds[program.kinds[static_cast<size_t>(stage.kind)]].push_back({.tokens = stage.cost.tokens, .sequence_length = stage.cost.sequence_length, .bytes = stage.cost.bytes,
+                                                                     .parameters = stage.cost.parameters, .seconds = typical_seconds(run, id)});
+  }
+}
+
+// Batch and sequence length vary apart, so that what grows with tokens and what grows with their context can be told from each other.
+std::vector<std::vector<std::string>> shapes_of(const config::Config& config, int ranks) {
+  const int64_t batch = config.train().global_batch, length = config.data().sequence_length;
+  std::vector<std::vector<std::string>> shapes{{}};
+  if (batch / 2 % ranks == 0 && batch / 2 >= ranks) shapes.push_back({cat("train.global_batch=", batch / 2)});
+  if (length / 2 >= kLeastSequence) shapes.push_back({cat("data.sequence_length=", length / 2)});
+  return shapes;
+}
+
+}  // namespace
+
+int repeating_unit(const ModelDescription& model) {
+  const int layers = static_cast<int>(model.layers.size());
+  const auto same = [&](int a, int b) { return model.layers[a].mixer == model.layers[b].mixer && model.layers[a].feed_forward == model.layers[b].feed_forward; };
+  for (int period = 1; period <= layers; ++period) {
+    bool repeats = true;
+    for (int layer = period; layer < layers && repeats; ++layer) repeats = same(layer, layer - period);
+    if (!repeats) continue;
+    const int unit = period * ((kLeastUnitLayers + period - 1) / period);
+    return 2 * unit <= layers ? unit : layers;
+  }
+  return layers;
+}
+
+plan::Calibration calibrate(const std::string& config_path, const std::vector<std::string>& overrides, plan::Calibration known) {
+  Session session(config_path, overrides);
+  const Machine machine = read_machine(session.device(), session.ranks());
+  const ModelDescription& model = session.model().description;
+  const int unit = repeating_unit(model);
+  known.machine = machine_of(session);
+  known.versions = calibrated_versions();
+  known.device = session.device();
+  log_info("calibrate: ", known.machine);
+  known.rates = measure_machine_rates(machine, session.device(), session.ranks());
+
+  for (const std::string& experts : session.expert_candidates()) {
+    Observations observations;
+    std::string fault;
+    for (const std::vector<std::string>& shape : shapes_of(session.config(), session.ranks())) {
+      std::vector<std::string> all = overrides;
+      all.insert(all.end(), shape.begin(), shape.end());
+      all.push_back(cat("model.layers=", unit));
+      all.push_back(cat("engine.experts=\"", experts, "\""));
+      try {
+        const ShortRun run = run_briefly(config_path, all, {.warm_up = 1, .measured = 3, .record_stages = true});
+        log_info("calibrate: ", experts, ", ", unit, " layers, ", run.planned.plan.workload.global_batch, " x ", run.planned.plan.workload.sequence_length, " tokens: ", run.step_seconds,
+                 " s a step, predicted ", run.planned.simulation.step_seconds);
+        observe(run, known.rates, observations);
+      } catch (const BudgetError& error) {
+        fault = error.what();
+      } catch (const ConfigError& error) {  // a strategy that cannot serve this model or number of ranks
+        fault = error.what();
+      }
+    }
+    if (observations.empty()) {
+      if (session.expert_candidates().size() == 1) throw BudgetError(fault);
+      log_warn("calibrate: ", experts, " was left out: ", fault);
+      continue;
+    }
+    plan::CalibrationProfile profile{.geometry = geometry_of(model), .experts = experts, .compute = session.config().precision().compute == config::Dtype::kFp32 ? ElementType::kFloat32 : ElementType::kBfloat16, .kinds = {}};
+    for (const auto& [kind, seen] : observations) profile.kinds[kind] = program::fit_kind_cost(seen);
+    known.put(std::move(profile));
+  }
+  return known;
+}
+
+std::string machine_of(const Session& session) {
+  return hardware::machine_fingerprint(session.device() == DeviceKind::kCuda ? hardware::list_gpus() : hardware::GpuList{}, hardware::Topology::detect());
+}
+
+std::string calibrated_versions() { return cat("oom ", OOM_SDK_VERSION, ", LibTorch ", plugin::engine_stamp().libtorch, ", CUDA ", plugin::engine_stamp().cuda); }
+
+std::string cached_calibration_path(const std::string& machine) {
+  namespace fs = std::filesystem;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const fs::path folder = cache && *cache ? fs::path(cache) : fs::path(home && *home ? home : "/tmp") / ".cache";
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(checkpoint::checksum(std::as_bytes(std::span(machine)))));
+  return folder / "oom" / cat("calibration-", hash, ".toml");
+}
+
+PlanningCosts::PlanningCosts(Session& session) : session_(session) {
+  const std::optional<std::string>& stated = session.config().engine().calibration;
+  const std::string machine = machine_of(session);
+  std::error_code ignored;
+  if (stated) {
+    path_ = *stated;
+  } else if (const std::string cached = cached_calibration_path(machine); std::filesystem::exists(cached, ignored)) {
+    path_ = cached;
+  }
+  if (path_.empty()) return;
+  calibration_ = plan::load_calibration(path_);
+  std::string other;
+  if (calibration_.device != session.device()) other = "another device";
+  else if (calibration_.machine != machine && read_machine(session.device(), session.ranks()).is_target) other = cat("another machine: ", calibration_.machine, "; this one is ", machine);
+  else if (calibration_.versions != calibrated_versions()) other = cat("other versions: ", calibration_.versions, "; these are ", calibrated_versions());
+  if (other.empty()) return;
+  if (stated) throw FileError(cat(session.config().where("engine", "calibration"), ": ", path_, " was measured with ", other, ". Run oom calibrate here, or remove the key"));
+  log_info("plan: ", path_, " is not used: it was measured with ", other, ". oom calibrate makes it anew");
+  path_.clear();
+}
+
+CostTable PlanningCosts::of(const std::string& experts) const {
+  if (path_.empty()) return analytic_costs(session_.device());
+  CostTable costs = calibration_.rates;
+  const ElementType compute = session_.config().precision().compute == config::Dtype::kFp32 ? ElementType::kFloat32 : ElementType::kBfloat16;
+  if (const plan::CalibrationProfile* profile = calibration_.find(geometry_of(session_.model().description), experts, compute)) costs.kinds = profile->kinds;
+  return costs;
+}
+
+std::string PlanningCosts::origin(const std::string& experts) const {
+  if (path_.empty()) return "analytic";
+  const ElementType compute = session_.config().precision().compute == config::Dtype::kFp32 ? ElementType::kFloat32 : ElementType::kBfloat16;
+  const bool kinds = calibration_.find(geometry_of(session_.model().description), experts, compute) != nullptr;
+  return cat(path_, kinds ? "" : " (rates of the machine; it has no profile of this model under this strategy)");
+}
+
+}  // namespace oom::runtime

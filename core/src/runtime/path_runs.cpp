@@ -1,0 +1,75 @@
+#include "runtime/path_runs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/text.h"
+#include "checkpoint/block_checksum.h"
+#include "config/toml_values.h"
+#include "runtime/calibrate.h"
+#include "runtime/geometry.h"
+#include "runtime/short_run.h"
+
+namespace oom::runtime {
+namespace {
+
+// Of a list of layers those that the short model has; anything else as it is.
+std::string cut_to(const std::string& value, int layers) {
+  const config::TomlValue root = config::parse_toml(cat("value = ", value), "plan settings");
+  const config::TomlValue& list = root.get("value");
+  if (!list.is(config::TomlValue::Kind::kArray)) return value;
+  config::TomlValue kept{config::TomlValue::Array{}};
+  for (const config::TomlValue& element : list.as_array()) {
+    if (!element.is(config::TomlValue::Kind::kInteger) || element.as_integer() < layers) kept.append(element);
+  }
+  return config::write_toml_value(kept);
+}
+
+int64_t share(size_t of_all, int layers, int all) { return std::lround(static_cast<double>(of_all) * layers / all); }
+
+}  // namespace
+
+std::vector<std::string> short_overrides(const Plan& plan, int layers, int all) {
+  std::vector<std::string> overrides{cat("model.layers=", layers), cat("engine.experts=\"", plan.experts, "\""), cat("engine.activations=\"", plan.activations, "\""),
+                                     cat("state.resident=", share(plan.resident_layers.size(), layers, all)),
+                                     cat("state.resident_ordinary=\"", plan.resident_ordinary ? "all" : "none", "\""),
+                                     cat("state.weights=\"", plan.cached_weights ? "cached" : "convert", "\""),
+                                     cat("state.resident_weights=\"", plan.resident_cached_weights ? "cached" : "convert", "\"")};
+  for (const auto& [plugin, values] : plan.settings) {
+    for (const auto& [key, value] : values) overrides.push_back(cat(plugin, ".", key, "=", cut_to(value, layers)));
+  }
+  return overrides;
+}
+
+int PathRuns::layers() const { return static_cast<int>(session_.model().description.layers.size()); }
+int PathRuns::unit_layers() const { return repeating_unit(session_.model().description); }
+
+ShortRuns::Result PathRuns::run(size_t candidate, int layers) {
+  const Plan& plan = candidates_.at(candidate).plan;
+  std::vector<std::string> overrides = session_.overrides();
+  for (std::string& more : short_overrides(plan, layers, this->layers())) overrides.push_back(std::move(more));
+  ShortRun run = run_briefly(session_.config().path(), overrides);
+  log_info("compare: ", plan.experts, ", ", layers, " layers: ", run.step_seconds, " s a step, predicted ", run.planned.simulation.step_seconds);
+  return {run.step_seconds, std::move(run.gpu_peak_bytes)};
+}
+
+std::string installed_plan_path(Session& session) {
+  const config::Config& config = session.config();
+  std::string key = cat(machine_of(session), "|", calibrated_versions(), "|", geometry_of(session.model().description), "|", session.model().description.layers.size(), " layers|", session.ranks(), " ranks");
+  // Everything that a plan may depend on: not where data and results lie, nor rates and lengths of the training.
+  constexpr std::string_view kOthers[] = {"model", "data", "train", "engine", "checkpoint", "output", "eval"};
+  const config::TomlValue tables = config::parse_toml(config::resolved_toml(config), "config");
+  for (const config::TomlValue::Member& table : tables.as_table()) {
+    if (std::find(std::begin(kOthers), std::end(kOthers), table.key) == std::end(kOthers)) key += cat("|", table.key, "\n", config::write_toml(table.value));
+  }
+  const config::Train& train = config.train();
+  key += cat("|", config.data().sequence_length, "|", static_cast<int>(config.data().documents), "|", train.global_batch, "|", train.clip_norm > 0, "|", static_cast<int>(train.resolved_updates()),
+             "|", config.engine().activations);
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(checkpoint::checksum(std::as_bytes(std::span(key)))));
+  return std::filesystem::path(cached_calibration_path({})).parent_path() / cat("plan-", hash, ".toml");
+}
+
+}  // namespace oom::runtime

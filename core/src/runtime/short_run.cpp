@@ -1,0 +1,46 @@
+#include "runtime/short_run.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/prepared_run.h"
+
+namespace oom::runtime {
+namespace {
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+}  // namespace
+
+ShortRun run_briefly(const std::string& config_path, std::vector<std::string> overrides, const ShortRunOptions& options) {
+  overrides.push_back(cat("model.weights=", "random"));
+  Session session(config_path, overrides);
+  PreparedRun run(session, make_plan(session, Purpose::kMeasure));
+  run.initialise();
+  run.engine().set_next_step(1);
+  run.engine().record_times(options.record_stages);
+
+  ShortRun result;
+  std::vector<double> seconds;
+  auto last = std::chrono::steady_clock::now();
+  for (int step = 1; step <= options.warm_up + options.measured; ++step) {
+    (void)run.engine().train_step(step, run.batches(step));
+    const auto now = std::chrono::steady_clock::now();
+    if (step > options.warm_up) {
+      seconds.push_back(std::chrono::duration<double>(now - last).count());
+      if (options.record_stages) result.stages.push_back(run.engine().stage_times());
+    }
+    last = std::chrono::steady_clock::now();
+  }
+  run.engine().drain();
+  result.step_seconds = median(std::move(seconds));
+  result.gpu_peak_bytes = run.engine().gpu_peak_bytes();
+  result.planned = run.planned();
+  return result;
+}
+
+}  // namespace oom::runtime

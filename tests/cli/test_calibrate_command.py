@@ -1,0 +1,69 @@
+"""`oom calibrate`: short runs, a file, and plans made with it."""
+
+import tomllib
+
+import pytest
+
+
+@pytest.fixture
+def calibrated(engine, workspace):
+    """A config, and the calibration that was made for it."""
+    config = workspace.config(data={"sequence_length": 128})
+    engine.run("calibrate", config, "--out", "calibration.toml")
+    return config, workspace.folder / "calibration.toml"
+
+
+def test_writes_rates_and_a_profile_of_each_strategy(engine, workspace, calibrated):
+    config, path = calibrated
+    calibration = tomllib.loads(path.read_text())
+    assert calibration["device"] == "cpu" and "cores of" in calibration["machine"]
+    assert all(rate > 0 for rate in calibration["rates"].values())
+    assert {profile["experts"] for profile in calibration["profile"]} == {"local"}
+    for profile in calibration["profile"]:
+        assert "hidden" in profile["geometry"] and profile["compute"] == "fp32"
+        assert any("mixer" in kind or "attention" in kind for kind in profile["kinds"])
+        assert all(value >= 0 for terms in profile["kinds"].values() for value in terms.values())
+    cached = list((workspace.folder / "cache/oom").glob("calibration-*.toml"))
+    assert len(cached) == 1 and cached[0].read_text() == path.read_text()
+
+
+def test_prediction_is_near_the_measured_step(engine, workspace, calibrated):
+    config, path = calibrated
+    analytic = engine.run("plan", config, "--json", environment={"XDG_CACHE_HOME": "empty"}).json["predicted_step_seconds"]
+    predicted = engine.run("plan", config, "--json").json["predicted_step_seconds"]  # the cached calibration
+    assert predicted == engine.run("plan", config, "--json", "--set", f"engine.calibration={path}", environment={"XDG_CACHE_HOME": "empty"}).json["predicted_step_seconds"]
+    run = engine.train(config, "--set", "train.steps=12")
+    measured = sorted(run.column("step_seconds"))[6]
+    assert predicted != analytic
+    assert measured / 4 < predicted < measured * 4  # a shared machine's noise; analytic costs know nothing of it
+
+
+def test_another_machine_is_refused(engine, workspace, calibrated):
+    config, path = calibrated
+    other = workspace.folder / "other.toml"
+    other.write_text(path.read_text().replace("cores of", "cores of another"))
+    message = engine.run("plan", config, "--set", f"engine.calibration={other}", code=4).err
+    assert "another machine" in message and "other.toml" in message and "engine.calibration" in message
+
+
+def test_another_geometry_keeps_the_rates_alone(engine, workspace, calibrated):
+    config, path = calibrated
+    other = workspace.folder / "other.toml"
+    other.write_text(path.read_text().replace("hidden", "concealed"))
+    with_kinds = engine.run("plan", config, "--json").json["predicted_step_seconds"]
+    without = engine.run("plan", config, "--json", "--set", f"engine.calibration={other}").json["predicted_step_seconds"]
+    assert without != with_kinds
+
+
+def test_damaged_file(engine, workspace):
+    (workspace.folder / "bad.toml").write_text("version = 1\nmachine = 3\n")
+    message = engine.run("plan", workspace.config(), "--set", "engine.calibration=bad.toml", code=4).err
+    assert "bad.toml:2" in message and "machine" in message
+
+
+def test_missing_file(engine, workspace):
+    assert "nowhere.toml" in engine.run("plan", workspace.config(), "--set", "engine.calibration=nowhere.toml", code=4).err
+
+
+def test_budgets_hold_for_short_runs(engine, workspace):
+    assert "budget" in engine.run("calibrate", workspace.config(budget={"host": "1MiB"}), code=3).err.lower()

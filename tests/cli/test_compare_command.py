@@ -1,0 +1,66 @@
+"""`oom compare` and `oom train` with experts = "auto": each path configured, run briefly, the faster one installed."""
+
+import json
+import tomllib
+
+import pytest
+from harness.tiny_models import write_model_config
+
+pytestmark = pytest.mark.plugin("ep", "local")
+
+
+def deep(workspace, **changes):
+    """A model of nine layers, so that one and two units of four are cut from it."""
+    write_model_config(workspace.folder / "model", num_hidden_layers=9)
+    return workspace.config(engine={"experts": "auto"}, **changes)
+
+
+def test_table_and_plan(engine, workspace):
+    outcome = engine.run("compare", deep(workspace), "--out", "chosen.toml")
+    assert "the fastest in short runs" in outcome.out and "extrapolated" in outcome.out
+    rows = [line.replace("*", " ").split() for line in outcome.out.splitlines() if line.strip().startswith(("* ", "ep ", "local "))]
+    measured = {row[0]: float(row[2]) for row in rows[-2:]}
+    assert set(measured) == {"ep", "local"}
+    chosen = tomllib.loads((workspace.folder / "chosen.toml").read_text())["experts"]
+    assert outcome.out.startswith(f"{chosen} with offload") and chosen == min(measured, key=measured.get)
+    assert outcome.err.count("compare: ep, 4 layers") == 1 and outcome.err.count("compare: local, 8 layers") == 1
+    run = engine.train(deep(workspace), "--set", "engine.plan=chosen.toml", "--set", f"engine.experts={chosen}")
+    assert run.metrics()
+
+
+def test_train_compares_once(engine, workspace):
+    config = deep(workspace)
+    first = engine.run("train", config)
+    assert "compare: ep, 8 layers" in first.err
+    second = engine.run("train", config, "--set", "output.overwrite=true", "--set", "train.steps=2", "--set", "train.learning_rate=0.5")
+    assert "compare:" not in second.err and "earlier comparison" in second.err
+    # Another workload is another question.
+    third = engine.run("train", config, "--set", "output.overwrite=true", "--set", "data.sequence_length=16")
+    assert "compare: ep, 8 layers" in third.err
+
+
+def test_one_path_needs_no_run(engine, workspace):
+    outcome = engine.run("compare", workspace.config(engine={"experts": "local"}))
+    assert "the only candidate that fits" in outcome.out and "compare:" not in outcome.err
+
+
+def test_nothing_fits(engine, workspace):
+    assert "budget" in engine.run("compare", deep(workspace, budget={"host": "1MiB"}), code=3).err.lower()
+
+
+class TestLayers:
+    """model.layers: a model of the first layers alone."""
+
+    def test_trains_and_exports_a_smaller_model(self, engine, workspace):
+        config = deep(workspace, model={"layers": 3})
+        run = engine.train(config, "--set", "engine.experts=local")
+        engine.run("export", run.last_checkpoint(), "--out", "exported")
+        exported = json.loads((workspace.folder / "exported/config.json").read_text())
+        assert exported["num_hidden_layers"] == 3
+
+    def test_loaded_weights_are_refused(self, engine, workspace):
+        message = engine.run("plan", workspace.config(model={"layers": 1, "weights": "load"}), code=2).err
+        assert "model.layers" in message and "random" in message
+
+    def test_more_than_there_are(self, engine, workspace):
+        assert "cut to 99 layers" in engine.run("plan", workspace.config(model={"layers": 99}), code=4).err
