@@ -17,17 +17,22 @@ struct NormSettings {
   int weight = -1;
   double epsilon = 1e-6;
   ops::NormFlavour flavour = ops::NormFlavour::kLlama;
+  bool weightless = false;  ///< a norm without a weight (flavour kPlain), rather than none
+  bool present() const { return weight >= 0 || weightless; }
 };
 
-/// y = x + Wo attention(rope(norm(Wq n)), rope(norm(Wk n)), Wv n),  n = norm(x). Causal.
+/// y = x + norm(Wo attention(rope(norm(Wq n)), rope(norm(Wk n)), norm(Wv n))),  n = norm(x); norms that are not present are the identity. Causal.
 struct AttentionSettings {
   int64_t hidden = 0, query_heads = 0, kv_heads = 0, head_dim = 0;
   double scale = 0;              ///< on the scores
   int64_t window_tokens = 0;     ///< 0: all earlier tokens; W: itself and W - 1 earlier ones
   ops::RotarySettings rotary;
   NormSettings input_norm;
-  NormSettings query_norm, key_norm;  ///< per head; weight -1: none
-  int query = -1, key = -1, value = -1, output = -1;
+  NormSettings query_norm, key_norm, value_norm;  ///< per head
+  NormSettings output_norm;      ///< before the residual sum
+  int query = -1, key = -1;
+  int value = -1;                ///< -1: keys and values share Wk; values branch off before the key's norm and rotation
+  int output = -1;
 };
 OOM_API std::unique_ptr<Mixer> make_attention(const AttentionSettings& settings);
 

@@ -69,6 +69,7 @@ struct ModelDescription {
   RoutedExperts routed;
   bool tied_embeddings = false;   ///< the head reads the embedding's tensor
   double embedding_scale = 1.0;   ///< multiplies looked-up rows, rounded to the compute dtype first
+  int64_t padding_token = -1;     ///< its look-ups give the table no gradient; -1: none
   double logit_softcap = 0.0;     ///< c > 0: logits = c tanh(logits / c)
   double router_aux_loss = 0.0;   ///< coefficient the model's own config asks for; 0 = none
   int64_t max_positions = 0;

@@ -13,7 +13,9 @@ namespace {
 // T tokens = B sequences of S; Q = query heads x head dim, K = key/value heads x head dim.
 class AttentionMixer final : public Mixer {
  public:
-  explicit AttentionMixer(const AttentionSettings& settings) : settings_(settings), frequencies_(ops::rotary_frequencies(settings.rotary)) {}
+  explicit AttentionMixer(const AttentionSettings& settings) : settings_(settings), frequencies_(ops::rotary_frequencies(settings.rotary)) {
+    OOM_CHECK(settings.value >= 0 || settings.key_norm.present(), "values share the key's projection only where a norm keeps the two apart");
+  }
 
   std::vector<CutAxis> axes() const override {
     return {{.axis = Axis::kWhole},
@@ -25,26 +27,32 @@ class AttentionMixer final : public Mixer {
     const Projected projected = project(x, call);
     const ops::AttentionForward attended = attend(projected, call);
     if (keep) *keep = {attended.out, attended.lse};
-    return output(x, attended.out, call);
+    return output(x, attended.out, call, nullptr);
   }
 
   at::Tensor replay(const at::Tensor& x, const MixerCall& call, const Keep* keep, Saved& saved) const override {
     const Projected projected = project(x, call);
     const ops::AttentionForward attended = keep ? ops::AttentionForward{keep->output, keep->log_sum_exp} : attend(projected, call);
-    saved.tensors = {projected.normed,   projected.rstd, projected.query_raw, projected.query_rstd, projected.key_raw, projected.key_rstd,
-                     projected.query,    projected.key,  projected.value,     attended.out,         attended.lse};
-    return output(x, attended.out, call);
+    saved.tensors = {projected.normed, projected.rstd, projected.query_raw,  projected.query_rstd, projected.key_raw, projected.key_rstd, projected.value_raw, projected.value_rstd,
+                     projected.query,  projected.key,  projected.value,      attended.out,         attended.lse};
+    return output(x, attended.out, call, &saved);
   }
 
   at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, Saved& saved, const MixerCall& call) const override {
-    enum { kNormed, kRstd, kQueryRaw, kQueryRstd, kKeyRaw, kKeyRstd, kQuery, kKey, kValue, kOut, kLse };
+    enum { kNormed, kRstd, kQueryRaw, kQueryRstd, kKeyRaw, kKeyRstd, kValueRaw, kValueRstd, kQuery, kKey, kValue, kOut, kLse, kProduct, kProductRstd };
     std::vector<at::Tensor> held = std::move(saved.tensors);
     const LayerWeights& weights = call.weights;
     const LayerGradients& sinks = *call.gradients;
     const int64_t tokens = x.size(0);
     const at::Tensor out_flat = held[kOut].view({tokens, settings_.query_heads * settings_.head_dim});
-    at::Tensor dout = ops::linear_dgrad(dy, weights[settings_.output]);
-    ops::linear_wgrad(sinks[settings_.output], dy, out_flat);
+    at::Tensor dproduct = dy;
+    if (const NormSettings& norm = settings_.output_norm; norm.present()) {
+      dproduct = ops::rms_norm_backward(dy, held[kProduct], weight_of(norm, weights), held[kProductRstd], norm.flavour, sink_of(norm, sinks)).dx;
+      held[kProduct].reset();
+    }
+    at::Tensor dout = ops::linear_dgrad(dproduct, weights[settings_.output]);
+    ops::linear_wgrad(sinks[settings_.output], dproduct, out_flat);
+    dproduct.reset();
     ops::AttentionBackward gradient = ops::attention_backward(by_sequence(dout, settings_.query_heads, call), by_sequence(held[kQuery], settings_.query_heads, call),
                                                               by_sequence(held[kKey], settings_.kv_heads, call), by_sequence(held[kValue], settings_.kv_heads, call),
                                                               by_sequence(held[kOut], settings_.query_heads, call), held[kLse], options(call));
@@ -53,15 +61,25 @@ class AttentionMixer final : public Mixer {
     const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
     const at::Tensor dquery = head_gradient(gradient.dq.contiguous().view({tokens, settings_.query_heads, settings_.head_dim}), table, settings_.query_norm, held[kQueryRaw], held[kQueryRstd], call);
     gradient.dq.reset();
-    const at::Tensor dkey = head_gradient(gradient.dk.contiguous().view({tokens, settings_.kv_heads, settings_.head_dim}), table, settings_.key_norm, held[kKeyRaw], held[kKeyRstd], call);
-    const at::Tensor dvalue = gradient.dv.contiguous().view({tokens, settings_.kv_heads * settings_.head_dim});
+    at::Tensor dkey = head_gradient(gradient.dk.contiguous().view({tokens, settings_.kv_heads, settings_.head_dim}), table, settings_.key_norm, held[kKeyRaw], held[kKeyRstd], call);
+    gradient.dk.reset();
+    at::Tensor dvalue = gradient.dv.contiguous().view({tokens, settings_.kv_heads, settings_.head_dim});
+    gradient.dv.reset();
+    if (const NormSettings& norm = settings_.value_norm; norm.present()) {
+      dvalue = ops::rms_norm_backward(dvalue, held[kValueRaw], weight_of(norm, weights), held[kValueRstd], norm.flavour, sink_of(norm, sinks)).dx;
+    }
+    dvalue = dvalue.view({tokens, settings_.kv_heads * settings_.head_dim});
     const at::Tensor& normed = held[kNormed];
+    if (settings_.value < 0) {
+      ops::add_scaled_out(dkey, dkey, dvalue);
+    } else {
+      ops::linear_wgrad(sinks[settings_.value], dvalue, normed);
+    }
     ops::linear_wgrad(sinks[settings_.query], dquery, normed);
     ops::linear_wgrad(sinks[settings_.key], dkey, normed);
-    ops::linear_wgrad(sinks[settings_.value], dvalue, normed);
     at::Tensor dnormed = ops::linear_dgrad(dquery, weights[settings_.query]);
     ops::linear_dgrad_out(dnormed, dkey, weights[settings_.key], /*accumulate=*/true);
-    ops::linear_dgrad_out(dnormed, dvalue, weights[settings_.value], /*accumulate=*/true);
+    if (settings_.value >= 0) ops::linear_dgrad_out(dnormed, dvalue, weights[settings_.value], /*accumulate=*/true);
     return ops::rms_norm_backward(dnormed, x, weights[settings_.input_norm.weight], held[kRstd], settings_.input_norm.flavour, sinks[settings_.input_norm.weight], {}, dy).dx;
   }
 
@@ -73,12 +91,13 @@ class AttentionMixer final : public Mixer {
     const double hidden = static_cast<double>(settings_.hidden), element = static_cast<double>(element_bytes);
     const double span = settings_.window_tokens > 0 ? std::min<double>(static_cast<double>(settings_.window_tokens), static_cast<double>(length) / 2) : static_cast<double>(length) / 2;
     SublayerCost cost;
-    const double gemm = 2 * tokens * hidden * (2 * query + 2 * key);
+    const double gemm = 2 * tokens * hidden * (2 * query + (settings_.value < 0 ? 1 : 2) * key);
     const double attention = 4 * tokens * span * query;
     const ops::AttentionProblem problem{.device = c10::DeviceType::CUDA, .dtype = element_bytes == 4 ? at::kFloat : at::kBFloat16, .batch = batch, .tokens = length,
                                         .query_heads = settings_.query_heads, .kv_heads = settings_.kv_heads, .head_dim = settings_.head_dim, .window_tokens = settings_.window_tokens};
     const double rows = tokens * element;
-    cost.saved_bytes = static_cast<int64_t>(rows * (hidden + 3 * query + 3 * key) + tokens * 4 * static_cast<double>(1 + 2 * settings_.query_heads + settings_.kv_heads));
+    const double value_raw = settings_.value_norm.present() && settings_.value >= 0 ? key : 0, product = settings_.output_norm.present() ? hidden : 0;
+    cost.saved_bytes = static_cast<int64_t>(rows * (hidden + 3 * query + 3 * key + value_raw + product) + tokens * 4 * static_cast<double>(2 + 2 * settings_.query_heads + 2 * settings_.kv_heads));
     cost.kept_bytes = static_cast<int64_t>(rows * query + tokens * 4 * static_cast<double>(settings_.query_heads));
     if (pass == Pass::kBackward) {
       cost.gemm_flops = 2 * gemm;
@@ -99,8 +118,12 @@ class AttentionMixer final : public Mixer {
     at::Tensor normed, rstd;                // [T, H], [T]
     at::Tensor query_raw, query_rstd;       // before the head norm; undefined without one
     at::Tensor key_raw, key_rstd;
-    at::Tensor query, key, value;           // [T, heads, head dim], rotated
+    at::Tensor value_raw, value_rstd;       // value_raw may be key_raw
+    at::Tensor query, key, value;           // [T, heads, head dim], queries and keys rotated
   };
+
+  static at::Tensor weight_of(const NormSettings& norm, const LayerWeights& weights) { return norm.weight >= 0 ? weights[norm.weight] : at::Tensor(); }
+  static GradientSink sink_of(const NormSettings& norm, const LayerGradients& sinks) { return norm.weight >= 0 ? sinks[norm.weight] : GradientSink{}; }
 
   ops::AttentionOptions options(const MixerCall& call) const {
     ops::AttentionOptions options{.scale = settings_.scale, .causal = true, .window_tokens = settings_.window_tokens};
@@ -117,23 +140,21 @@ class AttentionMixer final : public Mixer {
     return tensor.view({batch, call.sequence.batch * call.sequence.length / batch, heads, settings_.head_dim});
   }
 
-  // Norm (when the family has one) and rotation of one projection's heads, in place where nothing needs the input again.
-  at::Tensor shape_heads(const at::Tensor& raw, int64_t heads, const NormSettings& norm, const ops::RotaryTable& table, const MixerCall& call, at::Tensor& kept_raw, at::Tensor& rstd) const {
-    at::Tensor shaped = raw.view({raw.size(0), heads, settings_.head_dim});
-    if (norm.weight >= 0) {
-      kept_raw = shaped;
-      const ops::NormOutput normed = ops::rms_norm_forward(shaped, call.weights[norm.weight], norm.epsilon, norm.flavour);
-      rstd = normed.rstd;
-      shaped = normed.y;
-    }
-    ops::rotary_forward_out(shaped, shaped, table);
-    return shaped;
+  at::Tensor by_head(const at::Tensor& projection, int64_t heads) const { return projection.view({projection.size(0), heads, settings_.head_dim}); }
+
+  // One projection's heads [T, heads, head dim] after their norm; without one, the heads themselves.
+  at::Tensor normed_heads(const at::Tensor& raw, const NormSettings& norm, const MixerCall& call, at::Tensor& kept_raw, at::Tensor& rstd) const {
+    if (!norm.present()) return raw;
+    kept_raw = raw;
+    const ops::NormOutput normed = ops::rms_norm_forward(raw, weight_of(norm, call.weights), norm.epsilon, norm.flavour);
+    rstd = normed.rstd;
+    return normed.y;
   }
 
   // Back through rotation and norm: returns the projection's gradient [T, heads * head dim].
   at::Tensor head_gradient(const at::Tensor& gradient, const ops::RotaryTable& table, const NormSettings& norm, const at::Tensor& raw, const at::Tensor& rstd, const MixerCall& call) const {
     ops::rotary_backward_out(gradient, gradient, table);
-    const at::Tensor flat = norm.weight < 0 ? gradient : ops::rms_norm_backward(gradient, raw, call.weights[norm.weight], rstd, norm.flavour, (*call.gradients)[norm.weight]).dx;
+    const at::Tensor flat = norm.present() ? ops::rms_norm_backward(gradient, raw, weight_of(norm, call.weights), rstd, norm.flavour, sink_of(norm, *call.gradients)).dx : gradient;
     return flat.view({flat.size(0), -1});
   }
 
@@ -144,9 +165,15 @@ class AttentionMixer final : public Mixer {
     projected.normed = normed.y;
     projected.rstd = normed.rstd;
     const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
-    projected.query = shape_heads(ops::linear_forward(normed.y, weights[settings_.query]), settings_.query_heads, settings_.query_norm, table, call, projected.query_raw, projected.query_rstd);
-    projected.key = shape_heads(ops::linear_forward(normed.y, weights[settings_.key]), settings_.kv_heads, settings_.key_norm, table, call, projected.key_raw, projected.key_rstd);
-    projected.value = ops::linear_forward(normed.y, weights[settings_.value]).view({x.size(0), settings_.kv_heads, settings_.head_dim});
+    const at::Tensor query = by_head(ops::linear_forward(normed.y, weights[settings_.query]), settings_.query_heads);
+    projected.query = normed_heads(query, settings_.query_norm, call, projected.query_raw, projected.query_rstd);
+    ops::rotary_forward_out(projected.query, projected.query, table);
+    const at::Tensor key = by_head(ops::linear_forward(normed.y, weights[settings_.key]), settings_.kv_heads);
+    // Values that share the key's projection are read before it is rotated in place.
+    const at::Tensor value = settings_.value < 0 ? key : by_head(ops::linear_forward(normed.y, weights[settings_.value]), settings_.kv_heads);
+    projected.value = normed_heads(value, settings_.value_norm, call, projected.value_raw, projected.value_rstd);
+    projected.key = normed_heads(key, settings_.key_norm, call, projected.key_raw, projected.key_rstd);
+    ops::rotary_forward_out(projected.key, projected.key, table);
     return projected;
   }
 
@@ -155,8 +182,14 @@ class AttentionMixer final : public Mixer {
                                   by_sequence(projected.value, settings_.kv_heads, call), options(call));
   }
 
-  at::Tensor output(const at::Tensor& x, const at::Tensor& attended, const MixerCall& call) const {
+  // Adds what its backward needs to `saved` when given.
+  at::Tensor output(const at::Tensor& x, const at::Tensor& attended, const MixerCall& call, Saved* saved) const {
     at::Tensor y = ops::linear_forward(attended.reshape({x.size(0), settings_.query_heads * settings_.head_dim}), call.weights[settings_.output]);
+    if (const NormSettings& norm = settings_.output_norm; norm.present()) {
+      const ops::NormOutput normed = ops::rms_norm_forward(y, weight_of(norm, call.weights), norm.epsilon, norm.flavour);
+      if (saved) saved->tensors.insert(saved->tensors.end(), {y, normed.rstd});
+      y = normed.y;
+    }
     ops::add_scaled_out(y, x, y);
     return y;
   }

@@ -145,7 +145,7 @@ void ProgramEmitter::emit_embedding_backward(const RankBuffers& dx) {
     (tied ? spec.updates : spec.writes) = target.writes[rank];
     spec.action = [this, target, tied, rank, in = dx[rank]](StageContext&) {
       const LayerGradients sinks = units_.gradients(target, rank, tied);
-      ops::embedding_backward(sinks[0], activation(in), context_.memory.view(tokens_[rank], at::kInt, {plan().tokens_per_rank()}), 0, embedding_scale());
+      ops::embedding_backward(sinks[0], activation(in), context_.memory.view(tokens_[rank], at::kInt, {plan().tokens_per_rank()}), 0, embedding_scale(), model().padding_token);
     };
     builder_.emit(std::move(spec));
   }
