@@ -1,8 +1,6 @@
-#include <ATen/ops/cat.h>
-
 #include "oom/blocks.h"
-#include "oom/ops/activation.h"
 #include "oom/ops/gate.h"
+#include "oom/ops/gated_mlp.h"
 #include "oom/ops/linear.h"
 #include "oom/ops/rms_norm.h"
 #include "oom/ops/scale.h"
@@ -32,10 +30,9 @@ class MoeFeedForward final : public FeedForward {
       }
     }
     if (settings_.shared.present()) {
-      const MlpSettings& mlp = settings_.shared;
-      z = at::cat({ops::linear_forward(normed.y, call.weights[mlp.gate]), ops::linear_forward(normed.y, call.weights[mlp.up])}, 1);
-      branch = ops::linear_forward(ops::gated_activation_forward(z, mlp.activation), call.weights[mlp.down]);
-      front.side = branch;
+      const ops::GatedMlpForward shared = ops::gated_mlp_forward(normed.y, mlp(call.weights));
+      z = shared.z;
+      front.side = branch = shared.y;
       if (settings_.shared_gate >= 0) {
         gate = ops::linear_forward(normed.y, call.weights[settings_.shared_gate]);
         front.side = ops::sigmoid_gate_forward(branch, gate.expand_as(branch));
@@ -74,19 +71,14 @@ class MoeFeedForward final : public FeedForward {
     };
     if (routed()) add_product(ops::route_backward({drouting_weights, call.probability_gradient}, held[kLogits], routing, settings_.routing), settings_.router);
     if (settings_.shared.present()) {
-      const MlpSettings& mlp = settings_.shared;
       at::Tensor dbranch = dside;
       if (settings_.shared_gate >= 0) {
         const ops::RowGateGradient gated = ops::row_gate_backward(dside, held[kBranch], held[kGate]);
         dbranch = gated.dx;
         add_product(gated.dgate, settings_.shared_gate);
       }
-      const at::Tensor da = ops::linear_dgrad(dbranch, call.weights[mlp.down]);
-      const ops::GatedGradient gradient = ops::gated_activation_backward(da, held[kZ], mlp.activation);
-      ops::linear_wgrad(sinks[mlp.down], dbranch, gradient.a);
-      const int64_t width = held[kZ].size(1) / 2;
-      add_product(gradient.dz.narrow(1, 0, width).contiguous(), mlp.gate);
-      add_product(gradient.dz.narrow(1, width, width).contiguous(), mlp.up);
+      const MlpSettings& at = settings_.shared;
+      dnormed = ops::gated_mlp_backward(dbranch, held[kNormed], held[kZ], mlp(call.weights), {sinks[at.gate], sinks[at.up], sinks[at.down]}, dnormed);
     }
     const NormSettings& norm = settings_.input_norm;
     return ops::rms_norm_backward(dnormed, y, call.weights[norm.weight], held[kRstd], norm.flavour, sinks[norm.weight], {}, dy).dx;
@@ -105,6 +97,11 @@ class MoeFeedForward final : public FeedForward {
   }
 
  private:
+  ops::GatedMlpWeights mlp(const LayerWeights& weights) const {
+    const MlpSettings& at = settings_.shared;
+    return {weights[at.gate], weights[at.up], weights[at.down], at.activation};
+  }
+
   MoeSettings settings_;
 };
 

@@ -80,6 +80,7 @@ AttentionForward attention_forward(const at::Tensor& q, const at::Tensor& k, con
     case AttentionBackend::kCudnn: return attention_forward_cudnn(operands);
     case AttentionBackend::kFlash2: return attention_forward_flash2(operands);
     case AttentionBackend::kMemEfficient: return attention_forward_mem_efficient(operands);
+    case AttentionBackend::kTiled: return attention_forward_tiled(operands);
   }
   OOM_CHECK(false, "unknown attention backend");
   return {};
@@ -101,6 +102,7 @@ AttentionBackward attention_backward(const at::Tensor& dout, const at::Tensor& q
     case AttentionBackend::kCudnn: return attention_backward_cudnn(operands, saved);
     case AttentionBackend::kFlash2: return attention_backward_flash2(operands, saved);
     case AttentionBackend::kMemEfficient: return attention_backward_mem_efficient(operands, saved);
+    case AttentionBackend::kTiled: return attention_backward_tiled(operands, saved);
   }
   OOM_CHECK(false, "unknown attention backend");
   return {};

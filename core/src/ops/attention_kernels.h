@@ -40,6 +40,17 @@ AttentionBackward attention_backward_flash2(const AttentionOperands& operands, c
 AttentionForward attention_forward_mem_efficient(const AttentionOperands& operands);
 AttentionBackward attention_backward_mem_efficient(const AttentionOperands& operands, const AttentionSaved& saved);
 
+constexpr int64_t kTiledScores = int64_t{32} << 20;  ///< FP32: 128 MiB in forward, with their gradients 256 MiB in backward
+constexpr int64_t kTiledAlignment = 8;               ///< of a block's first key
+/// The largest block of tiled attention: key/value heads of sequences handled together, query tokens, and the keys they see.
+struct TiledShape {
+  int64_t pairs, tokens, keys;
+};
+/// At most `most_scores` at once, unless one token's are more.
+TiledShape tiled_shape(const AttentionProblem& problem, int64_t most_scores = kTiledScores);
+AttentionForward attention_forward_tiled(const AttentionOperands& operands, int64_t most_scores = kTiledScores);
+AttentionBackward attention_backward_tiled(const AttentionOperands& operands, const AttentionSaved& saved, int64_t most_scores = kTiledScores);
+
 /// Calls visit(first token, token count) for every document that has tokens; for the whole sequence where there are no documents.
 template <typename Visit>
 void for_each_document(const AttentionOperands& operands, const Visit& visit) {

@@ -1,4 +1,5 @@
 #include "ops/cross_entropy_cuda.h"
+#include "ops/exponentials.cuh"
 #include "ops/vector.cuh"
 
 namespace oom::ops {
@@ -8,48 +9,6 @@ constexpr int kThreads = 512;
 constexpr int32_t kIgnored = -100;
 
 __device__ float capped(float x, float cap) { return cap > 0 ? cap * tanhf(x / cap) : x; }
-
-/// A running maximum and the sum of exponentials relative to it. A maximum of minus infinity stands for nothing yet.
-struct Exponentials {
-  float largest;
-  float sum;
-
-  __device__ void add(float value, float count = 1.0f) {
-    if (value > largest) {
-      sum = sum * expf(largest - value) + count;
-      largest = value;
-    } else if (value != -INFINITY) {
-      sum += count * expf(value - largest);  // also where the value is no number: the sum is none either
-    }
-  }
-};
-
-__device__ Exponentials join(Exponentials a, const Exponentials& b) {
-  if (isnan(b.sum)) a.sum = b.sum;
-  a.add(b.largest, b.sum);
-  return a;
-}
-
-__device__ Exponentials block_join(Exponentials value) {
-  __shared__ float largest[kThreads / 32];
-  __shared__ float sums[kThreads / 32];
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    Exponentials other{};
-    other.largest = __shfl_xor_sync(0xffffffffu, value.largest, distance);
-    other.sum = __shfl_xor_sync(0xffffffffu, value.sum, distance);
-    // The lower lane's value comes first, so that all lanes hold the same bits.
-    value = (threadIdx.x & distance) == 0 ? join(value, other) : join(other, value);
-  }
-  if (threadIdx.x % 32 == 0) {
-    largest[threadIdx.x / 32] = value.largest;
-    sums[threadIdx.x / 32] = value.sum;
-  }
-  __syncthreads();
-  value = {largest[0], sums[0]};
-  for (int w = 1; w < kThreads / 32; ++w) value = join(value, {largest[w], sums[w]});
-  return value;
-}
 
 /// A block a row, N logits a thread. The gradient G may lie in the logits' own storage: a piece of the row is read by all before any writes it.
 template <typename T, typename G, int N>
@@ -75,7 +34,7 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropy a)
 #pragma unroll
     for (int i = 0; i < N; ++i) mine.add(capped(z[i], a.soft_cap));
   }
-  const Exponentials all = block_join(mine);
+  const Exponentials all = block_join<kThreads>(mine);
   const float log_sum = logf(all.sum) + all.largest;
   if (threadIdx.x == 0) a.losses[row] = target >= 0 && target < vocabulary ? log_sum - capped(to_float(x[target]), a.soft_cap) : NAN;
   if (gradient == nullptr) return;

@@ -27,7 +27,8 @@ enum class AttentionBackend {
   kCpuBlocked,    ///< Ours: FP32 arithmetic in blocks of query rows; windows, documents, BF16, any D.
   kCudnn,         ///< Fastest on sm_90: BF16, full causal, D <= 256.
   kFlash2,        ///< FlashAttention-2: BF16, D <= 256, windows and documents.
-  kMemEfficient,  ///< FP32, and D > 256; keys and values expanded to the query heads, one key/value head at a time.
+  kMemEfficient,  ///< FP32, D <= 256; keys and values expanded to the query heads, one key/value head at a time.
+  kTiled,         ///< Ours: matrix products over blocks of query rows; D > 256, windows, documents, either type, either device.
 };
 OOM_API std::string_view name_of(AttentionBackend backend);
 

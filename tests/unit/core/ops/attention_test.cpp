@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "operand.h"
+#include "ops/attention_kernels.h"
 
 namespace oom::ops {
 namespace {
@@ -64,19 +65,38 @@ class AttentionTest : public testing::PlacedTest {
     if (!c.starts.empty()) o.options.documents = pack_documents(c.starts, o.q.device());
     return o;
   }
-  /// The CPU computes in FP32 and rounds once; CUDA kernels round probabilities to BF16 as well.
-  double rounding() const { return !bf16() ? 2e-5 : GetParam().device == c10::DeviceType::CPU ? 4e-3 : 3e-2; }
+  /// The CPU's own backends compute in FP32 and round once; the others round probabilities to BF16 as well.
+  double rounding() const { return !bf16() ? 2e-5 : keeps_probabilities() ? 4e-3 : 3e-2; }
+  virtual bool keeps_probabilities() const { return GetParam().device == c10::DeviceType::CPU; }
 
   void expect_agreement(const Case& c, const Operands& o, const std::string& what) {
     const AttentionForward forward = attention_forward(o.q, o.k, o.v, o.options);
+    expect_agreement(c, o, forward, attention_backward(o.dout, o.q, o.k, o.v, forward.out, forward.lse, o.options), what);
+  }
+  /// `backward` has read `forward`, whichever backends made them.
+  void expect_agreement(const Case& c, const Operands& o, const AttentionForward& forward, const AttentionBackward& backward, const std::string& what) {
     const Expected expected = textbook(c, o.q, o.k, o.v, o.dout, o.options.scale, forward.out);
     expect_near(forward.out, expected.out, rounding(), what + " out");
     EXPECT_EQ(forward.lse.scalar_type(), at::kFloat);
     expect_near(forward.lse, expected.lse, 2e-5, what + " lse");
-    const AttentionBackward backward = attention_backward(o.dout, o.q, o.k, o.v, forward.out, forward.lse, o.options);
     expect_near(backward.dq, expected.dq, rounding(), what + " dq");
     expect_near(backward.dk, expected.dk, rounding(), what + " dk");
     expect_near(backward.dv, expected.dv, rounding(), what + " dv");
+  }
+  /// The second of two documents, which begins at token `edge`, is changed: the first one's results are not. `repeats`: dq is exact from run to run.
+  void expect_no_influence(const Operands& o, int64_t edge, bool repeats) {
+    const AttentionForward before = attention_forward(o.q, o.k, o.v, o.options);
+    const AttentionBackward gradients = attention_backward(o.dout, o.q, o.k, o.v, before.out, before.lse, o.options);
+    for (const at::Tensor& x : {o.q, o.k, o.v, o.dout}) x.narrow(1, edge, x.size(1) - edge).mul_(-3);
+    const AttentionForward after = attention_forward(o.q, o.k, o.v, o.options);
+    const AttentionBackward moved = attention_backward(o.dout, o.q, o.k, o.v, after.out, after.lse, o.options);
+    const auto first = [&](const at::Tensor& x) { return x.narrow(1, 0, edge); };
+    expect_identical(first(after.out), first(before.out), "out");
+    expect_identical(after.lse.narrow(2, 0, edge), before.lse.narrow(2, 0, edge), "lse");
+    expect_identical(first(moved.dk), first(gradients.dk), "dk");
+    expect_identical(first(moved.dv), first(gradients.dv), "dv");
+    if (repeats) expect_identical(first(moved.dq), first(gradients.dq), "dq");
+    EXPECT_FALSE(after.out.equal(before.out));
   }
 };
 
@@ -123,21 +143,8 @@ TEST_P(AttentionTest, PackedDocuments) {
 
 TEST_P(AttentionTest, ANeighbourDocumentChangesNothing) {
   const Case c{.batch = 1, .tokens = 150, .query_heads = 4, .kv_heads = 2, .dim = 64, .starts = {0, 70, 150}};
-  const Operands o = operands_of(c);
-  const AttentionForward before = attention_forward(o.q, o.k, o.v, o.options);
-  const AttentionBackward gradients = attention_backward(o.dout, o.q, o.k, o.v, before.out, before.lse, o.options);
-  for (at::Tensor x : {o.q, o.k, o.v, o.dout}) x.narrow(1, 70, 80).mul_(-3);
-  const AttentionForward after = attention_forward(o.q, o.k, o.v, o.options);
-  const AttentionBackward moved = attention_backward(o.dout, o.q, o.k, o.v, after.out, after.lse, o.options);
-  const auto first = [](const at::Tensor& x) { return x.narrow(1, 0, 70); };
-  expect_identical(first(after.out), first(before.out), "out");
-  expect_identical(after.lse.narrow(2, 0, 70), before.lse.narrow(2, 0, 70), "lse");
-  expect_identical(first(moved.dk), first(gradients.dk), "dk");
-  expect_identical(first(moved.dv), first(gradients.dv), "dv");
-  if (GetParam().device == c10::DeviceType::CPU) {  // CUDA kernels add to dq atomically, in any order
-    expect_identical(first(moved.dq), first(gradients.dq), "dq");
-  }
-  EXPECT_FALSE(after.out.equal(before.out));
+  // CUDA kernels add to dq atomically, in any order.
+  expect_no_influence(operands_of(c), 70, /*repeats=*/GetParam().device == c10::DeviceType::CPU);
 }
 
 TEST_P(AttentionTest, HeadGroupsAddUpToTheWhole) {
@@ -182,12 +189,9 @@ TEST_P(AttentionTest, OneBackendReadsAnothersResults) {
   Operands o = operands_of(c);
   o.options.backend = cpu ? AttentionBackend::kCpuBlocked : AttentionBackend::kFlash2;
   const AttentionForward kept = attention_forward(o.q, o.k, o.v, o.options);
-  const AttentionBackward own = attention_backward(o.dout, o.q, o.k, o.v, kept.out, kept.lse, o.options);
   o.options.backend = cpu ? AttentionBackend::kCpuFlash : AttentionBackend::kCudnn;
-  const AttentionBackward other = attention_backward(o.dout, o.q, o.k, o.v, kept.out, kept.lse, o.options);
-  expect_near(other.dq, fp64(own.dq), rounding(), "dq");
-  expect_near(other.dk, fp64(own.dk), rounding(), "dk");
-  expect_near(other.dv, fp64(own.dv), rounding(), "dv");
+  // Against the reference that reads the same O: between two backends, both backends' roundings would count.
+  expect_agreement(c, o, kept, attention_backward(o.dout, o.q, o.k, o.v, kept.out, kept.lse, o.options), "another's results");
 }
 
 TEST_P(AttentionTest, WhatCannotBeMeantIsRefused) {
@@ -205,6 +209,86 @@ TEST_P(AttentionTest, WhatCannotBeMeantIsRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Places, AttentionTest, all_places(), testing::place_name);
 
+/// Attention made of matrix products, on the device that needs it and on the CPU.
+class TiledAttentionTest : public AttentionTest {
+ protected:
+  bool keeps_probabilities() const override { return false; }
+  void expect_tiled(const Case& c, const std::string& what) {
+    Operands o = operands_of(c);
+    o.options.backend = AttentionBackend::kTiled;
+    expect_agreement(c, o, what);
+  }
+};
+
+TEST_P(TiledAttentionTest, HeadDimensionsAndGroups) {
+  for (const int64_t dim : {16, 36, 512})
+    for (const int64_t ratio : {1, 3, 8}) {
+      expect_tiled({.batch = 3, .tokens = 45, .query_heads = 2 * ratio, .kv_heads = 2, .dim = dim}, "D " + std::to_string(dim) + " ratio " + std::to_string(ratio));
+    }
+}
+
+TEST_P(TiledAttentionTest, OneTokenAndLongerThanABlock) {
+  for (const int64_t tokens : {1, 2, 129, 300, 521}) expect_tiled({.batch = 2, .tokens = tokens, .query_heads = 4, .kv_heads = 1, .dim = 64}, "S " + std::to_string(tokens));
+}
+
+TEST_P(TiledAttentionTest, Windows) {
+  for (const int64_t window : {1, 2, 31, 128, 299, 300, 1000}) {
+    expect_tiled({.batch = 2, .tokens = 300, .query_heads = 4, .kv_heads = 2, .dim = 64, .window = window}, "window " + std::to_string(window));
+  }
+}
+
+TEST_P(TiledAttentionTest, PackedDocuments) {
+  for (const int64_t window : {0, 9, 70})
+    expect_tiled({.batch = 1, .tokens = 400, .query_heads = 8, .kv_heads = 2, .dim = 72, .window = window, .starts = {0, 1, 60, 60, 131, 257, 400}}, "window " + std::to_string(window));
+}
+
+TEST_P(TiledAttentionTest, ANeighbourDocumentChangesNothing) {
+  Operands o = operands_of({.batch = 1, .tokens = 350, .query_heads = 4, .kv_heads = 2, .dim = 64, .starts = {0, 70, 350}});
+  o.options.backend = AttentionBackend::kTiled;
+  expect_no_influence(o, 70, /*repeats=*/true);
+}
+
+TEST_P(TiledAttentionTest, RepeatsExactly) {
+  const Case c{.batch = 2, .tokens = 600, .query_heads = 8, .kv_heads = 2, .dim = 64};
+  Operands o = operands_of(c);
+  o.options.backend = AttentionBackend::kTiled;
+  const AttentionForward forward = attention_forward(o.q, o.k, o.v, o.options);
+  const AttentionBackward once = attention_backward(o.dout, o.q, o.k, o.v, forward.out, forward.lse, o.options);
+  const AttentionBackward again = attention_backward(o.dout, o.q, o.k, o.v, forward.out, forward.lse, o.options);
+  expect_identical(once.dq, again.dq, "dq");
+  expect_identical(once.dk, again.dk, "dk");
+  expect_identical(once.dv, again.dv, "dv");
+}
+
+TEST_P(TiledAttentionTest, FewScoresAtOnceAreEnough) {
+  const Case c{.batch = 3, .tokens = 45, .query_heads = 6, .kv_heads = 2, .dim = 32};
+  const Operands o = operands_of(c);
+  const AttentionOperands operands{o.q, o.k, o.v, o.options};
+  for (const int64_t most : {1, 1500, 6100, 12500, 25000}) {  // one row, part of a sequence, one head, a sequence, two sequences
+    const AttentionForward forward = attention_forward_tiled(operands, most);
+    expect_agreement(c, o, forward, attention_backward_tiled(operands, {o.dout, forward.out, forward.lse}, most), std::to_string(most) + " scores");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, TiledAttentionTest, all_places(), testing::place_name);
+
+TEST(TiledShapeTest, ScoresAreBounded) {
+  AttentionProblem problem{.batch = 4, .query_heads = 16, .kv_heads = 2, .head_dim = 512};
+  for (const int64_t tokens : {1, 100, 4096, 32768, 262144})
+    for (const int64_t window : {0, 1024}) {
+      problem.tokens = tokens;
+      problem.window_tokens = window;
+      const TiledShape shape = tiled_shape(problem);
+      EXPECT_LE(shape.pairs * shape.tokens * 8 * shape.keys, kTiledScores) << tokens;
+      EXPECT_TRUE(shape.pairs >= 1 && shape.tokens >= 1 && shape.keys >= shape.tokens) << tokens;
+      EXPECT_GE(attention_workspace_bytes(problem, true), 2 * shape.pairs * shape.tokens * 8 * shape.keys * 4);
+    }
+  problem.tokens = 4096;
+  problem.window_tokens = 0;
+  EXPECT_EQ(tiled_shape(problem).tokens, 256);
+  EXPECT_EQ(tiled_shape(problem).pairs, 4);  // two sequences
+}
+
 TEST(AttentionBackendTest, IsChosenByProblem) {
   AttentionProblem problem{.tokens = 4096, .query_heads = 16, .kv_heads = 2, .head_dim = 256};
   EXPECT_EQ(choose_attention_backend(problem), AttentionBackend::kCudnn);
@@ -217,7 +301,10 @@ TEST(AttentionBackendTest, IsChosenByProblem) {
   EXPECT_EQ(choose_attention_backend(problem), AttentionBackend::kFlash2);
   problem.documents = false;
   problem.head_dim = 512;
-  EXPECT_EQ(choose_attention_backend(problem), AttentionBackend::kMemEfficient);
+  EXPECT_EQ(choose_attention_backend(problem), AttentionBackend::kTiled);
+  problem.dtype = at::kFloat;
+  EXPECT_EQ(choose_attention_backend(problem), AttentionBackend::kTiled);
+  problem.dtype = at::kBFloat16;
   problem.head_dim = 256;
   problem.compute_capability = 80;
   EXPECT_EQ(choose_attention_backend(problem), AttentionBackend::kFlash2);
