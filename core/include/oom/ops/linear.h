@@ -23,7 +23,8 @@ OOM_API at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight,
 OOM_API void linear_forward_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight);
 /// Returns dx = dy W as [..., in], of dy's type.
 OOM_API at::Tensor linear_dgrad(const at::Tensor& dy, const at::Tensor& weight);
-/// Writes dx = dy W into `dx` [..., in] (accumulate: adds to it), contiguous, of dy's type or FP32.
+/// Writes dx = dy W into `dx` [..., in] (accumulate: adds to it), contiguous, of dy's type or FP32. A BF16 product may be rounded before it is added
+/// to BF16 (it is on CUDA).
 OOM_API void linear_dgrad_out(const at::Tensor& dx, const at::Tensor& dy, const at::Tensor& weight, bool accumulate = false);
 /// dW = dy^T x over all rows, into `sink` [out, in]. BF16 operands with an FP32 sink accumulate in FP32 without rounding in between.
 OOM_API void linear_wgrad(const GradientSink& sink, const at::Tensor& dy, const at::Tensor& x);

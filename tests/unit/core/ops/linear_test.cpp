@@ -1,6 +1,9 @@
 #include "oom/ops/linear.h"
 
+#include <ATen/ops/floor.h>
 #include <ATen/ops/full_like.h>
+#include <ATen/ops/ldexp.h>
+#include <ATen/ops/log2.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 
@@ -73,7 +76,12 @@ TEST_P(LinearTest, InputGradientsAdd) {
   const at::Tensor dy = random({21, 24}), weight = random({24, 40}), before = random({21, 40});
   const at::Tensor dx = before.clone();
   linear_dgrad_out(dx, dy, weight, true);
-  expect_near(dx, fp64(before) + at::matmul(fp64(dy), fp64(weight)), rounding(), "dx added");
+  const at::Tensor product = at::matmul(fp64(dy), fp64(weight)), sum = fp64(before) + product;
+  if (!bf16()) return expect_near(dx, sum, rounding(), "dx added");
+  // LibTorch's product on CUDA is rounded before it is added (seen on H200), so an element is off by up to half a unit in the last place of both.
+  const auto half_unit = [](const at::Tensor& x) { return at::ldexp(at::full_like(x, 1.0), at::floor(at::log2(at::abs(x))).sub(8)); };
+  const at::Tensor allowed = (half_unit(product) + half_unit(sum)).mul(1 + 1e-3);
+  EXPECT_TRUE(((fp64(dx) - sum).abs() <= allowed).all().item<bool>()) << "dx added: " << ((fp64(dx) - sum).abs() / allowed).max().item<double>();
 }
 
 TEST_P(LinearTest, ShapesThatDoNotMatchAreRefused) {
