@@ -49,9 +49,16 @@ def force_routing(model, favoured=(), shunned=()):
     """
     model.model.embed_tokens.weight[:, 0] = 4.0
     for layer in model.model.layers:
-        layer.post_attention_layernorm.weight[0] = 1.0
-        layer.mlp.gate.weight[:, 0] = 0.0
+        if hasattr(layer, "router"):  # Gemma4: neither half of a layer touches the channel
+            router = layer.router.proj.weight
+            layer.router.scale[0] = 4.0
+            layer.post_attention_layernorm.weight[0] = 0.0
+            layer.post_feedforward_layernorm.weight[0] = 0.0
+        else:
+            router = layer.mlp.gate.weight
+            layer.post_attention_layernorm.weight[0] = 1.0
+        router[:, 0] = 0.0
         for expert in favoured:
-            layer.mlp.gate.weight[expert, 0] = 4.0
+            router[expert, 0] = 4.0
         for expert in shunned:
-            layer.mlp.gate.weight[expert, 0] = -4.0
+            router[expert, 0] = -4.0
