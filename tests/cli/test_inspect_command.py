@@ -20,21 +20,25 @@ def test_config_json_alone(engine, workspace):
         assert "qwen3_moe" in text and TINY_PARAMETERS in text and "none here" in text
 
 
-def test_published_size(oom):
-    """The public parameter counts of Qwen3-30B-A3B, from its configuration alone: soon, and in little memory."""
-    oom.require("qwen3_moe")
-    folder = REPOSITORY / "configs/models/qwen3-30b-a3b"
+@pytest.mark.parametrize("family, folder, total, active, layers, experts", [
+    ("qwen3_moe", "qwen3-30b-a3b", 30_532_122_624, 3_353_032_704, {"full_attention + moe": 48}, 48 * 128 * 3 * 2048 * 768),
+    # 30 of them are buffers, one a layer.
+    ("gemma4", "gemma4-26b-a4b", 25_233_141_790, 3_822_530_590, {"sliding_attention + moe": 25, "full_attention + moe": 5}, 30 * 128 * 3 * 2816 * 704)])
+def test_published_size(oom, family, folder, total, active, layers, experts):
+    """The public parameter counts, from a configuration alone: soon, and in little memory."""
+    oom.require(family)
+    folder = REPOSITORY / "configs/models" / folder
     started = time.monotonic()
     found = oom.run("inspect", folder, "--json").json
     assert time.monotonic() - started < 20  # a second; the bound leaves room for a machine that is busy otherwise
-    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1 << 20  # KiB: far below the weights' 57 GiB
-    assert found["parameters"] == 30_532_122_624 and found["active_parameters"] == 3_353_032_704
-    assert found["state_bytes"] == 12 * 30_532_122_624
-    assert found["layers"] == {"full_attention + moe": 48}
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 1 << 20  # KiB: far below the weights' tens of GiB
+    assert found["parameters"] == total and found["active_parameters"] == active
+    assert found["state_bytes"] == 12 * total
+    assert found["layers"] == layers
     assert sum(role["parameters"] for role in found["roles"].values()) == found["parameters"]
-    assert found["roles"]["experts"]["parameters"] == 48 * 128 * 3 * 2048 * 768
+    assert found["roles"]["experts"]["parameters"] == experts
     text = oom.run("inspect", folder).out
-    assert "30,532,122,624" in text and "3,353,032,704" in text
+    assert f"{total:,}" in text and f"{active:,}" in text
 
 
 def test_weights(engine, workspace):

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "../common/description.h"
 #include "../common/expert_files.h"
 #include "../common/rotary_config.h"
 
@@ -34,15 +35,11 @@ Geometry read(const ModelConfig& config, const ModelOptions& options) {
   geometry.max_positions = config.integer("max_position_embeddings", 131072);
   geometry.window = config.integer("sliding_window", 0);
   geometry.aux_coefficient = config.flag("output_router_logits", false) ? config.number("router_aux_loss_coef", 0.001) : 0.0;
-  for (const auto& [key, value] : {std::pair<const char*, int64_t>{"hidden_size", geometry.hidden}, {"vocab_size", geometry.vocabulary}, {"num_hidden_layers", geometry.layers},
-                                   {"num_attention_heads", geometry.heads}, {"num_key_value_heads", geometry.kv_heads}, {"num_local_experts", geometry.experts},
-                                   {"num_experts_per_tok", geometry.top_k}, {"intermediate_size", geometry.expert_width}}) {
-    // Far above any model, and low enough that products of sizes stay within 64 bits.
-    constexpr int64_t kMost = 1 << 20;
-    if (value <= 0 || value > kMost) throw FileError(cat(config.source(), ": ", key, ": must be from 1 to ", kMost, "; got ", value));
-  }
+  models::require_sizes(config, {{"hidden_size", geometry.hidden}, {"vocab_size", geometry.vocabulary}, {"num_attention_heads", geometry.heads},
+                                 {"num_key_value_heads", geometry.kv_heads}, {"num_local_experts", geometry.experts}, {"num_experts_per_tok", geometry.top_k},
+                                 {"intermediate_size", geometry.expert_width}});
+  models::require_layer_count(config, geometry.layers);
   if (!(geometry.epsilon > 0)) throw FileError(cat(config.source(), ": rms_norm_eps: must be greater than 0; got ", geometry.epsilon));
-  if (geometry.layers > 10000) throw FileError(cat(config.source(), ": num_hidden_layers: must be at most 10000; got ", geometry.layers));
   if (geometry.window < 0) throw FileError(cat(config.source(), ": sliding_window: must be null or greater than 0; got ", geometry.window));
   if (geometry.heads % geometry.kv_heads != 0)
     throw FileError(cat(config.source(), ": num_key_value_heads: must divide num_attention_heads = ", geometry.heads, "; got ", geometry.kv_heads));
@@ -92,41 +89,28 @@ bool Mixtral::accepts(const ModelConfig& config) const { return config.string("m
 
 ModelDescription Mixtral::describe(const ModelConfig& config, const ModelOptions& options) const {
   const Geometry geometry = read(config, options);
-  ModelDescription model;
-  model.family = "mixtral";
-  model.hidden = geometry.hidden;
-  model.vocabulary = geometry.vocabulary;
-  model.routed = {geometry.experts, geometry.top_k, geometry.expert_width, "silu"};
-  model.tied_embeddings = geometry.tied;
-  model.router_aux_loss = geometry.aux_coefficient;
-  model.max_positions = geometry.max_positions;
-  model.config_json = config.text();
-  model.yarn_factor = options.yarn_factor;
-  model.file_layouts = layouts_of;
-  model.carried_through = [](const std::string&) { return false; };
+  models::DescriptionBuilder model("mixtral", config, options, geometry.initial_std);
+  model.description.routed = {geometry.experts, geometry.top_k, geometry.expert_width, "silu"};
+  model.description.router_aux_loss = geometry.aux_coefficient;
+  model.description.max_positions = geometry.max_positions;
+  model.description.file_layouts = layouts_of;
 
-  const Initialisation normal{Initialisation::Kind::kNormal, geometry.initial_std}, one{Initialisation::Kind::kConstant, 1.0};
-  const auto add = [&](std::string name, std::vector<int64_t> shape, ParameterRole role, int layer, const Initialisation& init) {
-    model.parameters.push_back({std::move(name), std::move(shape), role, layer, init});
-  };
   const int64_t hidden = geometry.hidden, query = geometry.heads * geometry.head_dim, key = geometry.kv_heads * geometry.head_dim;
-  add("model.embed_tokens.weight", {geometry.vocabulary, hidden}, ParameterRole::kEmbedding, kEmbeddingLayer, normal);
-  for (int layer = 0; layer < geometry.layers; ++layer) {
-    const std::string stem = cat("model.layers.", layer, ".");
-    add(stem + "input_layernorm.weight", {hidden}, ParameterRole::kNorm, layer, one);
-    add(stem + "self_attn.q_proj.weight", {query, hidden}, ParameterRole::kAttention, layer, normal);
-    add(stem + "self_attn.k_proj.weight", {key, hidden}, ParameterRole::kAttention, layer, normal);
-    add(stem + "self_attn.v_proj.weight", {key, hidden}, ParameterRole::kAttention, layer, normal);
-    add(stem + "self_attn.o_proj.weight", {hidden, query}, ParameterRole::kAttention, layer, normal);
-    add(stem + "post_attention_layernorm.weight", {hidden}, ParameterRole::kNorm, layer, one);
-    add(stem + "mlp.gate.weight", {geometry.experts, hidden}, ParameterRole::kRouter, layer, normal);
-    add(stem + "mlp.experts.gate_up_proj", {geometry.experts, 2 * geometry.expert_width, hidden}, ParameterRole::kExpert, layer, normal);
-    add(stem + "mlp.experts.down_proj", {geometry.experts, hidden, geometry.expert_width}, ParameterRole::kExpert, layer, normal);
-    model.layers.push_back({geometry.window > 0 ? "sliding_attention" : "full_attention", "moe"});
+  model.embedding(geometry.vocabulary, hidden);
+  for (int64_t layer = 0; layer < geometry.layers; ++layer) {
+    model.begin_layer({geometry.window > 0 ? "sliding_attention" : "full_attention", "moe"});
+    model.constant("input_layernorm.weight", {hidden});
+    model.matrix("self_attn.q_proj.weight", {query, hidden}, ParameterRole::kAttention);
+    model.matrix("self_attn.k_proj.weight", {key, hidden}, ParameterRole::kAttention);
+    model.matrix("self_attn.v_proj.weight", {key, hidden}, ParameterRole::kAttention);
+    model.matrix("self_attn.o_proj.weight", {hidden, query}, ParameterRole::kAttention);
+    model.constant("post_attention_layernorm.weight", {hidden});
+    model.matrix("mlp.gate.weight", {geometry.experts, hidden}, ParameterRole::kRouter);
+    model.matrix("mlp.experts.gate_up_proj", {geometry.experts, 2 * geometry.expert_width, hidden}, ParameterRole::kExpert);
+    model.matrix("mlp.experts.down_proj", {geometry.experts, hidden, geometry.expert_width}, ParameterRole::kExpert);
   }
-  add("model.norm.weight", {hidden}, ParameterRole::kNorm, kHeadLayer, one);
-  if (!geometry.tied) add("lm_head.weight", {geometry.vocabulary, hidden}, ParameterRole::kHead, kHeadLayer, normal);
-  return model;
+  model.head(geometry.tied);
+  return std::move(model.description);
 }
 
 std::unique_ptr<Mixer> Mixtral::mixer(const ModelDescription& description, int) const {

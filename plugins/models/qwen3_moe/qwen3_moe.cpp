@@ -2,6 +2,7 @@
 
 #include <oom/blocks.h>
 
+#include "../common/description.h"
 #include "../common/expert_files.h"
 #include "../common/rotary_config.h"
 
@@ -24,12 +25,6 @@ struct Geometry {
     return experts > 0 && std::find(dense_layers.begin(), dense_layers.end(), layer) == dense_layers.end() && (layer + 1) % sparse_step == 0;
   }
 };
-
-void positive(const ModelConfig& config, const char* key, int64_t value) {
-  // Far above any model, and low enough that products of sizes stay within 64 bits.
-  constexpr int64_t kMost = 1 << 20;
-  if (value <= 0 || value > kMost) throw FileError(cat(config.source(), ": ", key, ": must be from 1 to ", kMost, "; got ", value));
-}
 
 Geometry read(const ModelConfig& config, const ModelOptions& options) {
   Geometry geometry{};
@@ -64,15 +59,13 @@ Geometry read(const ModelConfig& config, const ModelOptions& options) {
   config.ignore({"max_window_layers", "sliding_window", "layer_types"});
   config.finish();
 
-  for (const auto& [key, value] : {std::pair<const char*, int64_t>{"hidden_size", geometry.hidden}, {"vocab_size", geometry.vocabulary}, {"num_hidden_layers", geometry.layers},
-                                   {"num_attention_heads", geometry.heads}, {"num_key_value_heads", geometry.kv_heads}, {"head_dim", geometry.head_dim}, {"num_experts", geometry.experts},
-                                   {"num_experts_per_tok", geometry.top_k}, {"moe_intermediate_size", geometry.expert_width}, {"decoder_sparse_step", geometry.sparse_step}}) {
-    positive(config, key, value);
-  }
+  models::require_sizes(config, {{"hidden_size", geometry.hidden}, {"vocab_size", geometry.vocabulary}, {"num_attention_heads", geometry.heads},
+                                 {"num_key_value_heads", geometry.kv_heads}, {"head_dim", geometry.head_dim}, {"num_experts", geometry.experts},
+                                 {"num_experts_per_tok", geometry.top_k}, {"moe_intermediate_size", geometry.expert_width}, {"decoder_sparse_step", geometry.sparse_step}});
+  models::require_layer_count(config, geometry.layers);
   if (geometry.heads % geometry.kv_heads != 0)
     throw FileError(cat(config.source(), ": num_key_value_heads: must divide num_attention_heads = ", geometry.heads, "; got ", geometry.kv_heads));
   if (!(geometry.epsilon > 0)) throw FileError(cat(config.source(), ": rms_norm_eps: must be greater than 0; got ", geometry.epsilon));
-  if (geometry.layers > 10000) throw FileError(cat(config.source(), ": num_hidden_layers: must be at most 10000; got ", geometry.layers));
   if (geometry.top_k > geometry.experts) throw FileError(cat(config.source(), ": num_experts_per_tok: must be at most num_experts = ", geometry.experts, "; got ", geometry.top_k));
   if (geometry.head_dim % 2 != 0) throw FileError(cat(config.source(), ": head_dim: must be even; got ", geometry.head_dim));
   return geometry;
@@ -100,50 +93,38 @@ bool Qwen3Moe::accepts(const ModelConfig& config) const { return config.string("
 
 ModelDescription Qwen3Moe::describe(const ModelConfig& config, const ModelOptions& options) const {
   const Geometry geometry = read(config, options);
-  ModelDescription model;
-  model.family = "qwen3_moe";
-  model.hidden = geometry.hidden;
-  model.vocabulary = geometry.vocabulary;
-  model.routed = {geometry.experts, geometry.top_k, geometry.expert_width, "silu"};
-  model.tied_embeddings = geometry.tied;
-  model.router_aux_loss = geometry.aux_coefficient;
-  model.max_positions = geometry.max_positions;
-  model.config_json = config.text();
-  model.yarn_factor = options.yarn_factor;
-  model.file_layouts = layouts_of;
-  model.carried_through = [](const std::string&) { return false; };
+  models::DescriptionBuilder model("qwen3_moe", config, options, geometry.initial_std);
+  model.description.routed = {geometry.experts, geometry.top_k, geometry.expert_width, "silu"};
+  model.description.router_aux_loss = geometry.aux_coefficient;
+  model.description.max_positions = geometry.max_positions;
+  model.description.file_layouts = layouts_of;
 
-  const Initialisation normal{Initialisation::Kind::kNormal, geometry.initial_std}, one{Initialisation::Kind::kConstant, 1.0};
-  const auto add = [&](std::string name, std::vector<int64_t> shape, ParameterRole role, int layer, const Initialisation& init) {
-    model.parameters.push_back({std::move(name), std::move(shape), role, layer, init});
-  };
-  const int64_t hidden = geometry.hidden;
-  add("model.embed_tokens.weight", {geometry.vocabulary, hidden}, ParameterRole::kEmbedding, kEmbeddingLayer, normal);
+  const int64_t hidden = geometry.hidden, query = geometry.heads * geometry.head_dim, key = geometry.kv_heads * geometry.head_dim;
+  model.embedding(geometry.vocabulary, hidden);
   for (int layer = 0; layer < geometry.layers; ++layer) {
-    const std::string stem = cat("model.layers.", layer, ".");
-    add(stem + "input_layernorm.weight", {hidden}, ParameterRole::kNorm, layer, one);
-    add(stem + "self_attn.q_proj.weight", {geometry.heads * geometry.head_dim, hidden}, ParameterRole::kAttention, layer, normal);
-    add(stem + "self_attn.k_proj.weight", {geometry.kv_heads * geometry.head_dim, hidden}, ParameterRole::kAttention, layer, normal);
-    add(stem + "self_attn.v_proj.weight", {geometry.kv_heads * geometry.head_dim, hidden}, ParameterRole::kAttention, layer, normal);
-    add(stem + "self_attn.o_proj.weight", {hidden, geometry.heads * geometry.head_dim}, ParameterRole::kAttention, layer, normal);
-    add(stem + "self_attn.q_norm.weight", {geometry.head_dim}, ParameterRole::kNorm, layer, one);
-    add(stem + "self_attn.k_norm.weight", {geometry.head_dim}, ParameterRole::kNorm, layer, one);
-    add(stem + "post_attention_layernorm.weight", {hidden}, ParameterRole::kNorm, layer, one);
-    if (geometry.routed(layer)) {
-      add(stem + "mlp.gate.weight", {geometry.experts, hidden}, ParameterRole::kRouter, layer, normal);
-      add(stem + "mlp.experts.gate_up_proj", {geometry.experts, 2 * geometry.expert_width, hidden}, ParameterRole::kExpert, layer, normal);
-      add(stem + "mlp.experts.down_proj", {geometry.experts, hidden, geometry.expert_width}, ParameterRole::kExpert, layer, normal);
-    } else {
-      if (geometry.dense_width <= 0) throw FileError(cat(config.source(), ": intermediate_size: dense layer ", layer, " needs it; got ", geometry.dense_width));
-      add(stem + "mlp.gate_proj.weight", {geometry.dense_width, hidden}, ParameterRole::kDenseMlp, layer, normal);
-      add(stem + "mlp.up_proj.weight", {geometry.dense_width, hidden}, ParameterRole::kDenseMlp, layer, normal);
-      add(stem + "mlp.down_proj.weight", {hidden, geometry.dense_width}, ParameterRole::kDenseMlp, layer, normal);
+    const bool routed = geometry.routed(layer);
+    model.begin_layer({"full_attention", routed ? "moe" : "dense"});
+    model.constant("input_layernorm.weight", {hidden});
+    model.matrix("self_attn.q_proj.weight", {query, hidden}, ParameterRole::kAttention);
+    model.matrix("self_attn.k_proj.weight", {key, hidden}, ParameterRole::kAttention);
+    model.matrix("self_attn.v_proj.weight", {key, hidden}, ParameterRole::kAttention);
+    model.matrix("self_attn.o_proj.weight", {hidden, query}, ParameterRole::kAttention);
+    model.constant("self_attn.q_norm.weight", {geometry.head_dim});
+    model.constant("self_attn.k_norm.weight", {geometry.head_dim});
+    model.constant("post_attention_layernorm.weight", {hidden});
+    if (routed) {
+      model.matrix("mlp.gate.weight", {geometry.experts, hidden}, ParameterRole::kRouter);
+      model.matrix("mlp.experts.gate_up_proj", {geometry.experts, 2 * geometry.expert_width, hidden}, ParameterRole::kExpert);
+      model.matrix("mlp.experts.down_proj", {geometry.experts, hidden, geometry.expert_width}, ParameterRole::kExpert);
+      continue;
     }
-    model.layers.push_back({"full_attention", geometry.routed(layer) ? "moe" : "dense"});
+    if (geometry.dense_width <= 0) throw FileError(cat(config.source(), ": intermediate_size: dense layer ", layer, " needs it; got ", geometry.dense_width));
+    model.matrix("mlp.gate_proj.weight", {geometry.dense_width, hidden}, ParameterRole::kDenseMlp);
+    model.matrix("mlp.up_proj.weight", {geometry.dense_width, hidden}, ParameterRole::kDenseMlp);
+    model.matrix("mlp.down_proj.weight", {hidden, geometry.dense_width}, ParameterRole::kDenseMlp);
   }
-  add("model.norm.weight", {hidden}, ParameterRole::kNorm, kHeadLayer, one);
-  if (!geometry.tied) add("lm_head.weight", {geometry.vocabulary, hidden}, ParameterRole::kHead, kHeadLayer, normal);
-  return model;
+  model.head(geometry.tied);
+  return std::move(model.description);
 }
 
 std::unique_ptr<Mixer> Qwen3Moe::mixer(const ModelDescription& description, int) const {
