@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <limits>
 #include <system_error>
 #include <utility>
@@ -153,6 +154,13 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
 
 MappedFile::~MappedFile() {
   if (!bytes_.empty()) ::munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+std::filesystem::path expand_home(std::string_view path) {
+  if (path != "~" && !path.starts_with("~/")) return path;
+  const char* home = std::getenv("HOME");
+  if (home == nullptr || *home == '\0') return path;
+  return path.size() <= 2 ? std::filesystem::path(home) : std::filesystem::path(home) / path.substr(2);
 }
 
 std::string read_text_file(const std::filesystem::path& path, int64_t limit_bytes) {

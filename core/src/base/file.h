@@ -65,6 +65,8 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
+/// "~" and "~/x" with the home folder that HOME names; any other path, or without HOME, as it is.
+std::filesystem::path expand_home(std::string_view path);
 /// Returns a file's text; one larger than `limit_bytes` is refused before it is read.
 std::string read_text_file(const std::filesystem::path& path, int64_t limit_bytes);
 /// Makes a new file with `text` and waits until it is on the disk.

@@ -12,6 +12,7 @@ namespace oom::config {
 enum class WeightSource { kLoad, kRandom };
 enum class DataFormat { kMegatron, kText };
 enum class Documents { kJoined, kIsolated };
+enum class TargetMask { kAuto, kNone };
 enum class Schedule { kConstant, kCosine, kWsd };
 enum class Updates { kOverlapped, kDeferred };
 enum class Dtype { kBf16, kFp32 };
@@ -31,6 +32,8 @@ template <>
 inline constexpr std::array<std::string_view, 2> kWords<DataFormat>{"megatron", "text"};
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Documents>{"joined", "isolated"};
+template <>
+inline constexpr std::array<std::string_view, 2> kWords<TargetMask>{"auto", "none"};
 template <>
 inline constexpr std::array<std::string_view, 3> kWords<Schedule>{"constant", "cosine", "wsd"};
 template <>

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/file.h"
+
 namespace oom::config {
 namespace {
 
@@ -17,8 +19,13 @@ E get_choice(const SettingsTable& table, std::string_view key) {
   return *choice;
 }
 
+std::optional<std::string> find_path(const SettingsTable& table, std::string_view key) {
+  if (!table.has_value(key)) return std::nullopt;
+  return base::expand_home(table.get_text(key)).string();
+}
+
 Model to_model(const SettingsTable& table) {
-  return {.path = table.get_text("path"),
+  return {.path = base::expand_home(table.get_text("path")).string(),
           .weights = get_choice<WeightSource>(table, "weights"),
           .seed = table.get_integer("seed"),
           .yarn_factor = table.get_number("yarn_factor"),
@@ -27,10 +34,12 @@ Model to_model(const SettingsTable& table) {
 
 Data to_data(const SettingsTable& table) {
   return {.format = get_choice<DataFormat>(table, "format"),
-          .path = table.find_text("path"),
+          .path = find_path(table, "path"),
           .sequence_length = table.get_integer("sequence_length"),
           .documents = get_choice<Documents>(table, "documents"),
-          .shuffle_seed = table.find_integer("shuffle_seed")};
+          .shuffle_seed = table.find_integer("shuffle_seed"),
+          .mask = get_choice<TargetMask>(table, "mask"),
+          .allow_change = table.get_bool("allow_change")};
 }
 
 Train to_train(const SettingsTable& table) {
@@ -81,7 +90,7 @@ Transfer to_transfer(const SettingsTable& table) {
 }
 
 Output to_output(const SettingsTable& table) {
-  Output output{.dir = table.get_text("dir"), .overwrite = table.get_bool("overwrite")};
+  Output output{.dir = base::expand_home(table.get_text("dir")).string(), .overwrite = table.get_bool("overwrite")};
   if (const auto* steps = std::get_if<std::vector<int64_t>>(&table.get("trace_steps"))) {
     output.trace_steps = *steps;
     std::sort(output.trace_steps.begin(), output.trace_steps.end());
@@ -89,6 +98,14 @@ Output to_output(const SettingsTable& table) {
     output.trace_first_steps = table.find_integer("trace_steps").value_or(0);
   }
   return output;
+}
+
+Eval to_eval(const SettingsTable& table) {
+  return {.every = table.get_integer("every"),
+          .path = find_path(table, "path"),
+          .format = find_choice<DataFormat>(table, "format"),
+          .holdout_samples = table.get_integer("holdout_samples"),
+          .samples = table.find_integer("samples")};
 }
 
 }  // namespace
@@ -109,19 +126,22 @@ Config::Config(std::string path, std::vector<SettingsSchema> schemas, std::map<s
   transfer_ = to_transfer(table("transfer"));
   checkpoint_ = {.every = table("checkpoint").get_integer("every"),
                  .at_end = table("checkpoint").get_bool("at_end"),
-                 .keep = table("checkpoint").get_integer("keep")};
+                 .keep = table("checkpoint").get_integer("keep"),
+                 .keep_best = table("checkpoint").get_integer("keep_best")};
   output_ = to_output(table("output"));
-  eval_ = {.samples = table("eval").find_integer("samples")};
+  eval_ = to_eval(table("eval"));
 }
 
 Engine read_engine(const SettingsTable& table) {
+  std::vector<std::string> plugin_path;
+  for (const std::string& folder : table.get_texts("plugin_path")) plugin_path.push_back(base::expand_home(folder).string());
   return {.device = get_choice<DeviceKind>(table, "device"),
           .ranks = table.find_integer("ranks"),
           .experts = table.get_text("experts"),
           .activations = table.get_text("activations"),
-          .plan = table.find_text("plan"),
-          .calibration = table.find_text("calibration"),
-          .plugin_path = table.get_texts("plugin_path"),
+          .plan = find_path(table, "plan"),
+          .calibration = find_path(table, "calibration"),
+          .plugin_path = std::move(plugin_path),
           .allow_plan_mismatch = table.get_bool("allow_plan_mismatch"),
           .watchdog_seconds = table.get_number("watchdog_seconds")};
 }

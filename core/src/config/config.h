@@ -4,7 +4,8 @@
 /// result does not change any more. What depends on config.json, on devices or on memory is checked later by its owner, with
 /// `Config::where` to name the place. `configs/reference.toml` documents each key; `core_schemas()` is where they are declared.
 ///
-/// A `std::optional` without a value means "auto" or left out: the engine decides.
+/// A `std::optional` without a value means "auto" or left out: the engine decides. In paths of these structs "~" is the home folder; the
+/// tables, and so the resolved configuration, keep what was written.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,8 @@ struct Data {
   int64_t sequence_length = 4096;   ///< tokens
   Documents documents = Documents::kJoined;
   std::optional<int64_t> shuffle_seed;  ///< none: in order
+  TargetMask mask = TargetMask::kAuto;
+  bool allow_change = false;  ///< a resumed run may read other samples than the checkpoint's
 };
 
 struct Train {
@@ -71,7 +74,7 @@ struct Engine {
   std::string activations = "offload";
   std::optional<std::string> plan;         ///< a plan file to execute as it stands
   std::optional<std::string> calibration;  ///< a calibration file
-  std::vector<std::string> plugin_path;    ///< as written: "~" is not expanded
+  std::vector<std::string> plugin_path;
   bool allow_plan_mismatch = false;
   double watchdog_seconds = 600;  ///< 0: off
 };
@@ -104,6 +107,7 @@ struct Checkpoint {
   int64_t every = 0;  ///< steps; 0: only at the end and when interrupted
   bool at_end = true;
   int64_t keep = 2;
+  int64_t keep_best = 0;  ///< by evaluation loss, besides the newest
 };
 
 struct Output {
@@ -117,7 +121,13 @@ struct Output {
 };
 
 struct Eval {
-  std::optional<int64_t> samples;  ///< none: all
+  int64_t every = 0;                 ///< steps; 0: not during training
+  std::optional<std::string> path;   ///< held-out files
+  std::optional<DataFormat> format;  ///< none: as data.format
+  int64_t holdout_samples = 0;       ///< last samples of the training data
+  std::optional<int64_t> samples;    ///< none: all
+
+  bool held_out() const { return path || holdout_samples > 0; }
 };
 
 /// The struct of a checked [engine] table, which is read before the rest (see `peek_engine`).

@@ -43,6 +43,10 @@ SettingsSchema data_schema() {
      .doc = "joined: one stream; isolated: no attention, convolution, recurrence or position crosses a document, and targets in another document are ignored."},
     {.key = "shuffle_seed", .forms = kIntegerForm, .range = count_from(0), .left_out = "samples in order",
      .doc = "Seed by which samples are shuffled anew in each epoch."},
+    {.key = "mask", .words = words_of<TargetMask>(), .fallback = "auto",
+     .doc = "auto: PREFIX.mask, where there is one, says which tokens count as targets, as scripts/make_tokens writes it; none: every token counts."},
+    {.key = "allow_change", .forms = kBoolForm, .fallback = false,
+     .doc = "Lets --resume go on with another sequence_length, shuffle_seed or number of samples than the checkpoint's: samples may come twice or not at all."},
   }};
 }
 
@@ -154,6 +158,8 @@ SettingsSchema checkpoint_schema() {
      .doc = "Steps between checkpoints; 0: only at the end and when interrupted."},
     {.key = "at_end", .forms = kBoolForm, .fallback = true, .doc = "Whether the last step writes a checkpoint."},
     {.key = "keep", .forms = kIntegerForm, .unit = "checkpoints", .range = count_from(1), .fallback = int64_t{2}, .doc = "Newest checkpoints that are kept."},
+    {.key = "keep_best", .forms = kIntegerForm, .unit = "checkpoints", .range = count_from(0), .fallback = int64_t{0},
+     .doc = "Checkpoints of the lowest evaluation losses that are kept besides; each is evaluated before it is written, and checkpoints/best is a link to the best."},
   }};
 }
 
@@ -168,8 +174,14 @@ SettingsSchema output_schema() {
 }
 
 SettingsSchema eval_schema() {
-  return {.table = "eval", .doc = "The command `oom eval`.", .settings = {
-    {.key = "samples", .forms = kIntegerForm, .unit = "samples", .range = count_from(1), .left_out = "every sample once", .doc = "Number of samples, from the first."},
+  return {.table = "eval", .doc = "Held-out data: evaluated during training, and by `oom eval`, which without any reads the training data.", .settings = {
+    {.key = "every", .forms = kIntegerForm, .unit = "steps", .range = count_from(0), .fallback = int64_t{0},
+     .doc = "Steps between evaluations; 0: none, except before checkpoints when checkpoint.keep_best asks for them."},
+    {.key = "path", .forms = kTextForm, .text_form = "a path", .left_out = "no files of its own", .doc = "Held-out data, as data.path."},
+    {.key = "format", .words = words_of<DataFormat>(), .left_out = "as data.format", .doc = "Format of eval.path."},
+    {.key = "holdout_samples", .forms = kIntegerForm, .unit = "samples", .range = count_from(0), .fallback = int64_t{0},
+     .doc = "Last samples of the training data that are not trained on and evaluated instead; not together with eval.path."},
+    {.key = "samples", .forms = kIntegerForm, .unit = "samples", .range = count_from(1), .left_out = "every sample once", .doc = "Number of samples evaluated, from the first."},
   }};
 }
 

@@ -32,9 +32,12 @@ void check_train(const Config& config, Faults& faults) {
     faults.add(where("decay_steps"), ": must be at least 1 with schedule = \"wsd\"; got 0; cure: give the length of the fall in steps");
   }
   const int64_t decay_steps = train.schedule == Schedule::kWsd ? train.decay_steps : 0;
-  if (train.warmup_steps + decay_steps > train.steps) {
-    faults.add(where("warmup_steps"), ": warmup_steps", decay_steps ? " and decay_steps together" : "", " must be at most train.steps = ", train.steps,
-               "; got ", train.warmup_steps, decay_steps ? cat(" + ", decay_steps) : "", "; cure: at most ", train.steps - std::min(decay_steps, train.steps));
+  const bool too_long_alone = train.warmup_steps > train.steps;
+  if (too_long_alone) faults.add(where("warmup_steps"), ": must be at most train.steps = ", train.steps, "; got ", train.warmup_steps);
+  if (decay_steps > train.steps || (!too_long_alone && train.warmup_steps + decay_steps > train.steps)) {
+    const int64_t left = train.steps - (too_long_alone ? 0 : train.warmup_steps);
+    faults.add(where("decay_steps"), ": must be at most ", left, ", train.steps = ", train.steps, too_long_alone || train.warmup_steps == 0 ? "" : cat(" less train.warmup_steps = ", train.warmup_steps),
+               "; got ", decay_steps);
   }
   if (train.min_learning_rate > train.learning_rate) {
     faults.add(where("min_learning_rate"), ": must be at most train.learning_rate = ", train.learning_rate, "; got ", train.min_learning_rate);
@@ -54,10 +57,22 @@ void check_model(const Config& config, Faults& faults) {
 
 void check_data(const Config& config, Faults& faults) {
   const Data& data = config.data();
-  if (data.documents == Documents::kIsolated && data.format == DataFormat::kText) {
-    faults.add(config.where("data", "documents"), ": must be \"joined\" with format = \"text\", which knows no documents; got \"isolated\"; ",
+  const bool held_out_text = config.eval().path && config.eval().format == DataFormat::kText;
+  if (data.documents == Documents::kIsolated && (data.format == DataFormat::kText || held_out_text)) {
+    faults.add(config.where("data", "documents"), ": must be \"joined\" with ", data.format == DataFormat::kText ? "" : "eval.", "format = \"text\", which knows no documents; got \"isolated\"; ",
                "cure: documents = \"joined\", or token files with format = \"megatron\"");
   }
+}
+
+void check_eval(const Config& config, Faults& faults) {
+  const Eval& eval = config.eval();
+  if (eval.path && eval.holdout_samples > 0) {
+    faults.add(config.where("eval", "holdout_samples"), ": must be 0 with eval.path = ", *eval.path, ", which is the held-out data already; got ", eval.holdout_samples);
+  }
+  if (eval.format && !eval.path) faults.add(config.where("eval", "format"), ": is the format of eval.path, which is missing; cure: give eval.path, or remove the key");
+  const char* needs = "needs held-out data; cure: eval.path = \"...\", or eval.holdout_samples = 64";
+  if (eval.every > 0 && !eval.held_out()) faults.add(config.where("eval", "every"), ": ", needs);
+  if (config.checkpoint().keep_best > 0 && !eval.held_out()) faults.add(config.where("checkpoint", "keep_best"), ": ranks checkpoints by evaluation loss, which ", needs);
 }
 
 void check_budget(const Config& config, Faults& faults) {
@@ -90,6 +105,7 @@ void check_rules(const Config& config, Faults& faults) {
   if (config.engine().ranks) check_batch(config, *config.engine().ranks, faults);
   check_data(config, faults);
   check_model(config, faults);
+  check_eval(config, faults);
   check_train(config, faults);
   check_budget(config, faults);
 }

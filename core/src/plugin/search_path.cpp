@@ -4,19 +4,14 @@
 #include <cstdlib>
 #include <map>
 
+#include "base/file.h"
+
 namespace oom::plugin {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kPrefix = "liboom_";
 constexpr std::string_view kSuffix = ".so";
-
-fs::path expand_home(std::string_view entry) {
-  if (entry != "~" && !entry.starts_with("~/")) return fs::path(entry);
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') return fs::path(entry);
-  return entry.size() <= 2 ? fs::path(home) : fs::path(home) / entry.substr(2);
-}
 
 /// Resolves links and ".." where the folder exists, so that one folder reached by two ways is searched once.
 fs::path canonical_folder(const fs::path& folder) {
@@ -40,11 +35,11 @@ std::vector<fs::path> plugin_folders(const SearchPlaces& places) {
     if (std::find(folders.begin(), folders.end(), resolved) == folders.end()) folders.push_back(std::move(resolved));
   };
   for (const std::string& entry : places.config_entries) {
-    if (!entry.empty()) add(expand_home(entry));
+    if (!entry.empty()) add(base::expand_home(entry));
   }
   for (size_t begin = 0; begin < places.environment.size();) {
     const size_t end = std::min(places.environment.find(':', begin), places.environment.size());
-    if (end > begin) add(expand_home(std::string_view(places.environment).substr(begin, end - begin)));
+    if (end > begin) add(base::expand_home(std::string_view(places.environment).substr(begin, end - begin)));
     begin = end + 1;
   }
   if (!places.program_folder.empty()) add(places.program_folder / ".." / "lib" / "oom" / "plugins");

@@ -5,22 +5,48 @@
 
 namespace oom::runtime {
 
+namespace {
+
+// One setting of which this version cannot do everything that it may say.
+struct UnbuiltSetting {
+  const char* table;
+  const char* key;
+  const char* what;
+  const char* built;  // what can be given instead
+  bool (*asked_for)(const config::Config&);
+};
+
+bool names_layers(const LayerChoice& choice) {
+  return choice.kind == LayerChoice::Kind::kAll || (choice.kind == LayerChoice::Kind::kCount && choice.count > 0) || (choice.kind == LayerChoice::Kind::kList && !choice.layers.empty());
+}
+
+constexpr UnbuiltSetting kUnbuilt[] = {
+    {"state", "resident", "expert state on the GPUs", "\"none\" or \"auto\"", [](const config::Config& config) { return names_layers(config.state().resident); }},
+    {"state", "resident_ordinary", "ordinary state on the GPUs", "\"none\" or \"auto\"",
+     [](const config::Config& config) { return config.state().resident_ordinary == config::OrdinaryResidency::kAll; }},
+    {"state", "weights", "making weights from masters at each delivery", "\"cached\" or \"auto\"",
+     [](const config::Config& config) { return config.state().weights == config::WeightSupply::kConvert; }},
+    {"state", "resident_weights", "keeping working weights beside resident state", "\"convert\" or \"auto\"",
+     [](const config::Config& config) { return config.state().resident_weights == config::WeightSupply::kCached; }},
+    {"transfer", "gradient_reduction", "summing the ranks' gradients in host memory", "\"gpu\" or \"auto\"",
+     [](const config::Config& config) { return config.transfer().gradient_reduction == config::GradientReduction::kHost; }},
+    {"engine", "calibration", "planning with a calibration file", "remove the key: analytic costs are used", [](const config::Config& config) { return config.engine().calibration.has_value(); }},
+};
+
+}  // namespace
+
 void refuse_unbuilt(const config::Config& config) {
   config::Faults faults;
-  const auto refuse = [&](const char* table, const char* key, const char* what, const char* built) {
-    faults.add(config.where(table, key), ": ", what, " is not built yet; cure: ", built);
-  };
-  const LayerChoice& resident = config.state().resident;
-  const bool some_resident = resident.kind == LayerChoice::Kind::kAll || (resident.kind == LayerChoice::Kind::kCount && resident.count > 0) ||
-                             (resident.kind == LayerChoice::Kind::kList && !resident.layers.empty());
-  if (some_resident) refuse("state", "resident", "expert state on the GPUs", "\"none\" or \"auto\"");
-  if (config.state().resident_ordinary == config::OrdinaryResidency::kAll) refuse("state", "resident_ordinary", "ordinary state on the GPUs", "\"none\" or \"auto\"");
-  if (config.state().weights == config::WeightSupply::kConvert) refuse("state", "weights", "making weights from masters at each delivery", "\"cached\" or \"auto\"");
-  if (config.state().resident_weights == config::WeightSupply::kCached) refuse("state", "resident_weights", "keeping working weights beside resident state", "\"convert\" or \"auto\"");
-  if (config.transfer().gradient_reduction == config::GradientReduction::kHost) {
-    refuse("transfer", "gradient_reduction", "summing the ranks' gradients in host memory", "\"gpu\" or \"auto\"");
+  for (const UnbuiltSetting& setting : kUnbuilt) {
+    if (setting.asked_for(config)) faults.add(config.where(setting.table, setting.key), ": ", setting.what, " is not built yet; cure: ", setting.built);
   }
   faults.raise_if_any();
+}
+
+std::map<std::string, std::string> unbuilt_notes() {
+  std::map<std::string, std::string> notes;
+  for (const UnbuiltSetting& setting : kUnbuilt) notes[cat(setting.table, ".", setting.key)] = cat("Not built yet and refused: ", setting.what, "; give ", setting.built, ".");
+  return notes;
 }
 
 void refuse_unbuilt(const Plan& plan, const std::string& path) {

@@ -1,6 +1,7 @@
 /// The one place that refuses what configurations and plans may say but this version cannot do yet. Whoever builds a part removes its line.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "config/config.h"
@@ -12,5 +13,7 @@ namespace oom::runtime {
 void refuse_unbuilt(const config::Config& config);
 /// The same for a plan file: FileError.
 void refuse_unbuilt(const Plan& plan, const std::string& path);
+/// What configs/reference.toml says of these keys: a sentence by "table.key".
+std::map<std::string, std::string> unbuilt_notes();
 
 }  // namespace oom::runtime

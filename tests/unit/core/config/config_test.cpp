@@ -1,5 +1,7 @@
 #include "config/config.h"
 
+#include "base/file.h"
+
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -92,7 +94,7 @@ TEST(Config, ReadsTheContract) {
   EXPECT_EQ(config.precision().resolved_gradients(), Dtype::kFp32);
   EXPECT_EQ(config.engine().ranks, 2);
   EXPECT_EQ(config.engine().experts, "ep");
-  EXPECT_THAT(config.engine().plugin_path, ElementsAre("~/.oom/plugins"));
+  EXPECT_THAT(config.engine().plugin_path, ElementsAre(base::expand_home("~/.oom/plugins").string()));
   EXPECT_EQ(config.budget().gpu_bytes, int64_t{80} << 30);
   EXPECT_EQ(config.budget().host_bytes, std::nullopt);
   EXPECT_THAT(config.budget().host_bytes_by_node, ElementsAre(int64_t{120} << 30, int64_t{121} << 30));

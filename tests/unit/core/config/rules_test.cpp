@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 
+#include <cstdlib>
+
 #include "config/config.h"
 
 namespace oom::config {
@@ -36,9 +38,11 @@ TEST(Rules, WsdNeedsDecaySteps) {
 }
 
 TEST(Rules, WarmUpAndDecayFitTheSteps) {
-  EXPECT_EQ(refusal({"train.warmup_steps=101"}),
-            "--set train.warmup_steps: warmup_steps must be at most train.steps = 100; got 101; cure: at most 100");
-  EXPECT_THAT(refusal({"train.warmup_steps=50", "train.schedule=wsd", "train.decay_steps=51"}), HasSubstr("got 50 + 51; cure: at most 49"));
+  EXPECT_EQ(refusal({"train.warmup_steps=101"}), "--set train.warmup_steps: must be at most train.steps = 100; got 101");
+  EXPECT_EQ(refusal({"train.warmup_steps=50", "train.schedule=wsd", "train.decay_steps=51"}),
+            "--set train.decay_steps: must be at most 50, train.steps = 100 less train.warmup_steps = 50; got 51");
+  EXPECT_EQ(refusal({"train.schedule=wsd", "train.decay_steps=101"}), "--set train.decay_steps: must be at most 100, train.steps = 100; got 101");
+  EXPECT_EQ(refusal({"train.warmup_steps=101", "train.schedule=wsd", "train.decay_steps=20"}), "--set train.warmup_steps: must be at most train.steps = 100; got 101");
   EXPECT_EQ(refusal({"train.warmup_steps=50", "train.schedule=wsd", "train.decay_steps=50"}), "(nothing)");
   EXPECT_EQ(refusal({"train.warmup_steps=100", "train.decay_steps=50"}), "(nothing)");
 }
@@ -57,7 +61,36 @@ TEST(Rules, ClippingDefersUpdates) {
 
 TEST(Rules, TextHasNoDocuments) {
   EXPECT_THAT(refusal({"data.format=text", "data.documents=isolated"}), HasSubstr("--set data.documents: must be \"joined\" with format = \"text\""));
+  EXPECT_THAT(refusal({"eval.path=held", "eval.format=text", "data.documents=isolated"}), HasSubstr("must be \"joined\" with eval.format = \"text\""));
   EXPECT_EQ(refusal({"data.format=text"}), "(nothing)");
+}
+
+TEST(Rules, EvaluationNeedsHeldOutData) {
+  EXPECT_THAT(refusal({"eval.every=10"}), HasSubstr("--set eval.every: needs held-out data; cure: eval.path"));
+  EXPECT_THAT(refusal({"checkpoint.keep_best=1"}), HasSubstr("--set checkpoint.keep_best: ranks checkpoints by evaluation loss, which needs held-out data"));
+  EXPECT_THAT(refusal({"eval.path=held", "eval.holdout_samples=3"}), HasSubstr("--set eval.holdout_samples: must be 0 with eval.path = held"));
+  EXPECT_THAT(refusal({"eval.format=text"}), HasSubstr("--set eval.format: is the format of eval.path, which is missing"));
+  EXPECT_EQ(refusal({"eval.every=10", "eval.path=held", "eval.format=text", "checkpoint.keep_best=1"}), "(nothing)");
+  EXPECT_EQ(refusal({"eval.every=10", "eval.holdout_samples=3"}), "(nothing)");
+}
+
+TEST(Paths, HomeIsExpandedAndTheResolvedConfigKeepsWhatWasWritten) {
+  const char* before = std::getenv("HOME");
+  const std::string saved = before ? before : "";
+  setenv("HOME", "/home/a", 1);
+  const Config config = with({"model.path=~/m", "data.path=~/d", "eval.path=~/e", "output.dir=~/o", "engine.plan=~/p", "engine.calibration=~/c", "engine.plugin_path=['~/x', '/y']"});
+  const Config plain = with({"model.path=m~/~", "data.path=~other/d"});
+  setenv("HOME", saved.c_str(), 1);
+  EXPECT_EQ(config.model().path, "/home/a/m");
+  EXPECT_EQ(config.data().path, "/home/a/d");
+  EXPECT_EQ(config.eval().path, "/home/a/e");
+  EXPECT_EQ(config.output().dir, "/home/a/o");
+  EXPECT_EQ(config.engine().plan, "/home/a/p");
+  EXPECT_EQ(config.engine().calibration, "/home/a/c");
+  EXPECT_EQ(config.engine().plugin_path, (std::vector<std::string>{"/home/a/x", "/y"}));
+  EXPECT_THAT(resolved_toml(config), HasSubstr("path = \"~/m\""));
+  EXPECT_EQ(plain.model().path, "m~/~");
+  EXPECT_EQ(plain.data().path, "~other/d");
 }
 
 TEST(Rules, HeadroomLeavesABudget) {
