@@ -9,11 +9,6 @@
 namespace oom::data {
 namespace {
 
-std::filesystem::path without_extension(std::filesystem::path prefix) {
-  if (prefix.extension() == ".bin" || prefix.extension() == ".idx") prefix.replace_extension();
-  return prefix;
-}
-
 std::filesystem::path with_suffix(std::filesystem::path prefix, const char* suffix) {
   prefix += suffix;
   return prefix;
@@ -84,8 +79,13 @@ std::string_view megatron_type_name(MegatronType type) {
   return "unknown";
 }
 
+std::filesystem::path megatron_prefix(std::filesystem::path path) {
+  if (path.extension() == ".bin" || path.extension() == ".idx") path.replace_extension();
+  return path;
+}
+
 MegatronTokens::MegatronTokens(const std::filesystem::path& prefix, int64_t vocabulary)
-    : prefix_(without_extension(prefix)),
+    : prefix_(megatron_prefix(prefix)),
       vocabulary_(std::min<int64_t>(vocabulary, int64_t{1} << 31)),
       index_(with_suffix(prefix_, ".idx")),
       tokens_(base::File::open(with_suffix(prefix_, ".bin"))) {

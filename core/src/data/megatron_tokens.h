@@ -24,6 +24,8 @@ inline constexpr int64_t kMegatronHeaderBytes = 9 + 8 + 1 + 8 + 8;
 
 int64_t megatron_type_bytes(MegatronType type);
 std::string_view megatron_type_name(MegatronType type);
+/// The prefix that a path to its .bin or .idx means.
+std::filesystem::path megatron_prefix(std::filesystem::path path);
 
 class MegatronTokens final : public TokenSource {
  public:

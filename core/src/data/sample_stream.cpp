@@ -20,8 +20,8 @@ std::vector<int32_t> Batch::cumulative_lengths(int64_t first, int64_t count) con
   return lengths;
 }
 
-SampleStream::SampleStream(std::unique_ptr<const TokenSource> source, const SampleOptions& options)
-    : source_(std::move(source)), options_(options) {
+SampleStream::SampleStream(std::unique_ptr<const TokenSource> source, const SampleOptions& options, std::unique_ptr<const TargetMask> mask)
+    : source_(std::move(source)), mask_(std::move(mask)), options_(options) {
   const int64_t length = options_.sequence_length;
   OOM_CHECK(length > 0 && length < (int64_t{1} << 31), "sequence length ", length);
   const int64_t tokens = source_->token_count();
@@ -29,6 +29,10 @@ SampleStream::SampleStream(std::unique_ptr<const TokenSource> source, const Samp
   if (sample_count_ == 0)
     throw FileError(cat(source_->description(), ": too few tokens for one sample: ", tokens, ", and data.sequence_length = ", length, " needs ",
                         length + 1, ". Use more data or a shorter sequence_length"));
+  OOM_CHECK(options_.held_out >= 0, options_.held_out);
+  if (options_.held_out >= sample_count_)
+    throw FileError(cat(source_->description(), ": has ", sample_count_, " samples, and eval.holdout_samples = ", options_.held_out, " leaves none to train on"));
+  sample_count_ -= options_.held_out;
 }
 
 int64_t SampleStream::sample_at(int64_t position) const {
@@ -63,7 +67,7 @@ void SampleStream::read(std::span<const int64_t> samples, Batch& batch) const {
 }
 
 void SampleStream::read_sample(int64_t sample, int64_t row, Batch& batch) const {
-  OOM_CHECK(sample >= 0 && sample < sample_count_, "sample ", sample, " of ", sample_count_);
+  OOM_CHECK(sample >= 0 && sample < sample_count_ + options_.held_out, "sample ", sample, " of ", sample_count_, " and ", options_.held_out, " held out");
   const int64_t length = options_.sequence_length;
   const auto row_of = [&](std::vector<int32_t>& matrix) {
     return std::span(matrix).subspan(static_cast<size_t>(row * length), static_cast<size_t>(length));
@@ -88,6 +92,7 @@ void SampleStream::read_sample(int64_t sample, int64_t row, Batch& batch) const 
       if (offset < length) begins.push_back(static_cast<int32_t>(offset));
     }
   }
+  if (mask_) ignored += mask_->apply(begin + 1, targets, kIgnoredTarget);
   begins.push_back(static_cast<int32_t>(length));
   for (size_t i = 0; i + 1 < begins.size(); ++i) std::iota(positions.begin() + begins[i], positions.begin() + begins[i + 1], 0);
   batch.valid_targets += length - ignored;

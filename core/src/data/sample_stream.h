@@ -1,6 +1,6 @@
 /// Training samples cut from a token stream, and which of them a rank reads at a step.
 ///
-/// Of N tokens there are floor((N - 1) / S) samples; sample i reads tokens [i S, i S + S]: the first S are inputs, the last S targets.
+/// Of N tokens there are floor((N - 1) / S) samples, of which the last may be held out; sample i reads tokens [i S, i S + S]: the first S are inputs, the last S targets.
 /// Positions in the order of samples count on through all epochs: position p is element p mod n of epoch p / n, n being the number of
 /// samples. An epoch is in order, or shuffled from seed and epoch (permutation.h). Step t (from 0) of global batch G takes positions
 /// [t G, (t + 1) G), and rank r of R the r-th of R equal parts of them. All of it is a pure function of these numbers: the position that
@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "data/target_mask.h"
 #include "data/token_source.h"
 
 namespace oom::data {
@@ -29,6 +30,7 @@ struct SampleOptions {
   int64_t sequence_length = 0;  ///< S, tokens
   Documents documents = Documents::kJoined;
   std::optional<uint64_t> shuffle_seed;  ///< none: in order
+  int64_t held_out = 0;                  ///< last samples that are in no epoch
 };
 
 /// Samples side by side. Matrices are row-major [sample_count, sequence_length].
@@ -50,12 +52,16 @@ struct Batch {
 /// Immutable; every method is const and safe from several threads.
 class SampleStream {
  public:
-  /// Throws FileError when the source has fewer than S + 1 tokens.
-  SampleStream(std::unique_ptr<const TokenSource> source, const SampleOptions& options);
+  /// Throws FileError when the source has fewer than S + 1 tokens, or none are left besides those held out. `mask` (null: none) says which tokens
+  /// count as targets.
+  SampleStream(std::unique_ptr<const TokenSource> source, const SampleOptions& options, std::unique_ptr<const TargetMask> mask = nullptr);
 
   const TokenSource& source() const { return *source_; }
+  const TargetMask* mask() const { return mask_.get(); }
   /// Samples of one epoch.
   int64_t sample_count() const { return sample_count_; }
+  /// Samples sample_count() to sample_count() + held_out() - 1 are held out.
+  int64_t held_out() const { return options_.held_out; }
   /// Returns the sample that is read at `position` of the order.
   int64_t sample_at(int64_t position) const;
   /// Returns the batch of one rank at one step (from 0). `ranks` divides `global_batch`.
@@ -67,6 +73,7 @@ class SampleStream {
   void read_sample(int64_t sample, int64_t row, Batch& batch) const;
 
   std::unique_ptr<const TokenSource> source_;
+  std::unique_ptr<const TargetMask> mask_;
   SampleOptions options_;
   int64_t sample_count_;
 };

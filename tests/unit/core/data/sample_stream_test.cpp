@@ -145,5 +145,26 @@ TEST(SampleStream, EpochsCoverEverySampleOnceAndReshuffle) {
   EXPECT_EQ(orders.size(), 5u);
 }
 
+TEST(SampleStream, HeldOutSamplesAreInNoEpochAndCanBeRead) {
+  const auto stream = stream_of(4 * 10 + 1, {.sequence_length = 4, .shuffle_seed = 1, .held_out = 3});
+  EXPECT_EQ(stream.sample_count(), 7);
+  EXPECT_EQ(stream.held_out(), 3);
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<int64_t> order;
+    for (int64_t i = 0; i < 7; ++i) order.push_back(stream.sample_at(epoch * 7 + i));
+    std::sort(order.begin(), order.end());
+    EXPECT_THAT(order, ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  }
+  Batch batch;
+  stream.read(std::vector<int64_t>{9}, batch);
+  EXPECT_THAT(batch.inputs, ElementsAre(1036, 1037, 1038, 1039));
+  try {
+    stream_of(4 * 10 + 1, {.sequence_length = 4, .held_out = 10});
+    ADD_FAILURE();
+  } catch (const FileError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("has 10 samples, and eval.holdout_samples = 10 leaves none to train on"));
+  }
+}
+
 }  // namespace
 }  // namespace oom::data
