@@ -1,5 +1,6 @@
 #include "geometry.h"
 
+#include "../common/config_values.h"
 #include "../common/description.h"
 #include "../common/expert_files.h"
 
@@ -13,11 +14,14 @@ ops::RotarySettings read_rope(const std::optional<ModelConfig>& all, const char*
   const std::optional<ModelConfig> rope = all ? all->child(layer_type) : std::nullopt;
   if (!rope) return otherwise;
   ops::RotarySettings rotary{.theta = rope->number("rope_theta", otherwise.theta)};
+  models::require_positive(*rope, cat("rope_parameters.", layer_type, ".rope_theta"), rotary.theta);
   const std::string type = rope->string("rope_type", rope->string("type", "default"));
   if (type == "proportional") {
     rotary.kind = ops::RotaryKind::kProportional;
     rotary.partial_factor = rope->number("partial_rotary_factor", 1.0);
     rotary.factor = rope->number("factor", 1.0);
+    models::require_positive(*rope, cat("rope_parameters.", layer_type, ".partial_rotary_factor"), rotary.partial_factor);
+    models::require_positive(*rope, cat("rope_parameters.", layer_type, ".factor"), rotary.factor);
   } else if (type == "default") {
     rope->require("partial_rotary_factor", "1.0", "rotary embedding of a part of each head without the proportional type");
   } else {
@@ -78,11 +82,13 @@ void read_text(const ModelConfig& config, Geometry& geometry) {
   geometry.window = config.integer("sliding_window");
   if (geometry.window <= 0) refuse(config, cat("sliding_window: must be greater than 0; got ", geometry.window));
   geometry.epsilon = config.number("rms_norm_eps", 1e-6);
-  if (!(geometry.epsilon > 0)) refuse(config, cat("rms_norm_eps: must be greater than 0; got ", geometry.epsilon));
+  models::require_positive(config, "rms_norm_eps", geometry.epsilon);
   geometry.soft_cap = config.number("final_logit_softcapping", 0.0);
   if (geometry.soft_cap < 0) refuse(config, cat("final_logit_softcapping: must be null or greater than 0; got ", geometry.soft_cap));
   geometry.initial_std = config.number("initializer_range", 0.02);
+  models::require_not_negative(config, "initializer_range", geometry.initial_std);
   geometry.max_positions = config.integer("max_position_embeddings", 131072);
+  models::require_positive(config, "max_position_embeddings", static_cast<double>(geometry.max_positions));
   geometry.padding_token = config.has("pad_token_id") ? config.integer("pad_token_id") : -1;
   if (geometry.padding_token >= geometry.vocabulary) refuse(config, cat("pad_token_id: must be below vocab_size = ", geometry.vocabulary, "; got ", geometry.padding_token));
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "../common/config_values.h"
 #include "../common/description.h"
 #include "../common/expert_files.h"
 #include "../common/rotary_config.h"
@@ -39,7 +40,10 @@ Geometry read(const ModelConfig& config, const ModelOptions& options) {
                                  {"num_key_value_heads", geometry.kv_heads}, {"num_local_experts", geometry.experts}, {"num_experts_per_tok", geometry.top_k},
                                  {"intermediate_size", geometry.expert_width}});
   models::require_layer_count(config, geometry.layers);
-  if (!(geometry.epsilon > 0)) throw FileError(cat(config.source(), ": rms_norm_eps: must be greater than 0; got ", geometry.epsilon));
+  models::require_positive(config, "rms_norm_eps", geometry.epsilon);
+  models::require_positive(config, "max_position_embeddings", static_cast<double>(geometry.max_positions));
+  models::require_not_negative(config, "initializer_range", geometry.initial_std);
+  models::require_not_negative(config, "router_aux_loss_coef", geometry.aux_coefficient);
   if (geometry.window < 0) throw FileError(cat(config.source(), ": sliding_window: must be null or greater than 0; got ", geometry.window));
   if (geometry.heads % geometry.kv_heads != 0)
     throw FileError(cat(config.source(), ": num_key_value_heads: must divide num_attention_heads = ", geometry.heads, "; got ", geometry.kv_heads));

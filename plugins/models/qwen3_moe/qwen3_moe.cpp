@@ -2,6 +2,7 @@
 
 #include <oom/blocks.h>
 
+#include "../common/config_values.h"
 #include "../common/description.h"
 #include "../common/expert_files.h"
 #include "../common/rotary_config.h"
@@ -63,9 +64,13 @@ Geometry read(const ModelConfig& config, const ModelOptions& options) {
                                  {"num_key_value_heads", geometry.kv_heads}, {"head_dim", geometry.head_dim}, {"num_experts", geometry.experts},
                                  {"num_experts_per_tok", geometry.top_k}, {"moe_intermediate_size", geometry.expert_width}, {"decoder_sparse_step", geometry.sparse_step}});
   models::require_layer_count(config, geometry.layers);
+  models::require_layer_indices(config, "mlp_only_layers", geometry.dense_layers, geometry.layers);
+  models::require_positive(config, "rms_norm_eps", geometry.epsilon);
+  models::require_positive(config, "max_position_embeddings", static_cast<double>(geometry.max_positions));
+  models::require_not_negative(config, "initializer_range", geometry.initial_std);
+  models::require_not_negative(config, "router_aux_loss_coef", geometry.aux_coefficient);
   if (geometry.heads % geometry.kv_heads != 0)
     throw FileError(cat(config.source(), ": num_key_value_heads: must divide num_attention_heads = ", geometry.heads, "; got ", geometry.kv_heads));
-  if (!(geometry.epsilon > 0)) throw FileError(cat(config.source(), ": rms_norm_eps: must be greater than 0; got ", geometry.epsilon));
   if (geometry.top_k > geometry.experts) throw FileError(cat(config.source(), ": num_experts_per_tok: must be at most num_experts = ", geometry.experts, "; got ", geometry.top_k));
   if (geometry.head_dim % 2 != 0) throw FileError(cat(config.source(), ": head_dim: must be even; got ", geometry.head_dim));
   return geometry;
