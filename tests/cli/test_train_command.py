@@ -1,10 +1,12 @@
 """`oom train`: what a run leaves behind, and when it refuses to start."""
 
 import fcntl
+import re
 import tomllib
 
 import pytest
-from cli.conftest import GLOBAL_BATCH, SEQUENCE_LENGTH
+from cli.conftest import GLOBAL_BATCH, SEQUENCE_LENGTH, documents
+from harness.megatron import write_corpus
 from harness.program import Run
 from harness.run_config import EXPERTS
 from harness.tiny_models import write_model_config
@@ -144,6 +146,43 @@ class TestCheckpoints:
         message = engine.run("train", config, "--resume", "--set", "train.steps=5", "--set", f"train.global_batch={2 * GLOBAL_BATCH}", code=2).err
         assert "train.global_batch" in message and str(GLOBAL_BATCH) in message
 
+    @pytest.mark.parametrize("key, now, before", [
+        ("train.betas", "[0.8, 0.95]", "[0.9, 0.999]"), ("train.learning_rate", "0.5", "0.001"), ("train.router_aux_loss", "0.1", "left out"), ("model.seed", "9", "3"),
+        ("data.mask", '"none"', '"auto"'), ("precision.gradients", '"bf16"', "left out")])
+    def test_resume_tells_what_differs(self, engine, workspace, key, now, before):
+        config = workspace.config()
+        engine.train(config)
+        lines = [line for line in engine.run("train", config, "--resume", "--set", "train.steps=4", "--set", f"{key}={now}").err.splitlines() if "step-000003" in line and "now" in line]
+        assert len(lines) == 1 and f"{key}: {now} now, {before} in" in lines[0], lines
+
+    def test_resume_with_nothing_changed_warns_of_nothing(self, engine, workspace):
+        config = workspace.config()
+        engine.train(config)
+        assert " now, " not in engine.run("train", config, "--resume", "--set", "train.steps=4", "--set", "engine.ranks=1", "--set", "checkpoint.keep=5").err
+
+    def test_resume_with_moved_data_is_told(self, engine, workspace):
+        config = workspace.config()
+        run = engine.train(config)
+        for suffix in (".bin", ".idx"):
+            (workspace.folder / f"corpus{suffix}").rename(workspace.folder / f"moved{suffix}")
+        assert 'data.path: "moved" now, "corpus" in' in engine.run("train", config, "--resume", "--set", "train.steps=4", "--set", "data.path=moved").err
+        assert run.column("step") == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize("key, now, before", [("data.sequence_length", "16", "32"), ("data.shuffle_seed", "5", "left out"), ("data.path", "other", "tokens"), ("eval.holdout_samples", "2", "samples")])
+    def test_resume_refuses_another_position(self, engine, workspace, key, now, before):
+        """Otherwise samples would be read twice or not at all."""
+        write_corpus(workspace.folder / "other", documents(seed=8))
+        config = workspace.config()
+        run = engine.train(config)
+        arguments = ["train", config, "--resume", "--set", "train.steps=4", "--set", f"{key}={now}"]
+        message = engine.run(*arguments, code=2).err
+        assert "step-000003" in message or "the checkpoint's" in message, message
+        assert before in message and "data.allow_change" in message, message
+        assert run.column("step") == [1, 2, 3]
+        message = engine.run(*arguments, "--set", "data.allow_change=true").err
+        assert "samples may come twice or not at all" in message
+        assert run.column("step") == [1, 2, 3, 4]
+
     def test_one_process_at_a_time(self, engine, workspace):
         config = workspace.config()
         run = engine.train(config)
@@ -156,11 +195,19 @@ def test_more_ranks_than_a_machine_has(engine, workspace):
     assert "engine.ranks" in engine.run("plan", workspace.config(), "--set", "engine.ranks=1024", "--set", "train.global_batch=1024", code=2).err
 
 
-@pytest.mark.parametrize("key, value", [("hidden_size", 1 << 62), ("num_hidden_layers", 10**9), ("rms_norm_eps", -1.0)])
-def test_sizes_that_no_model_has(engine, workspace, key, value):
-    folder = write_model_config(workspace.folder / "absurd", **{key: value})
+@pytest.mark.parametrize("family, key, value", [
+    *[(family, *fault) for family in ("qwen3_moe", "mixtral") for fault in [
+        ("hidden_size", 1 << 62), ("num_hidden_layers", 10**9), ("num_hidden_layers", 0), ("rms_norm_eps", -1.0), ("rope_theta", 0), ("rope_theta", -1e4), ("initializer_range", -0.02),
+        ("max_position_embeddings", 0), ("rope_parameters.rope_theta", 0), ("rope_parameters.factor", 0)]],
+    ("qwen3_moe", "mlp_only_layers", [3]), ("qwen3_moe", "mlp_only_layers", [-1]), ("qwen3_moe", "mlp_only_layers", [1, 1]), ("mixtral", "sliding_window", -1)])
+def test_values_that_no_model_has(engine, workspace, family, key, value):
+    engine.require(family)
+    outer, _, inner = key.partition(".")
+    change = {outer: {"rope_type": "yarn", "factor": 2.0, inner: value} if inner else value}
+    folder = write_model_config(workspace.folder / "absurd", family, **change)
     message = engine.run("plan", workspace.config(model={"path": str(folder)}), code=4).err
-    assert key in message and "config.json" in message
+    wrong = value[0] if isinstance(value, list) else value
+    assert re.search(rf"absurd/config.json: {re.escape(key)}: must .*; got {re.escape(str(wrong).removesuffix('.0'))}", message), message
 
 
 def test_divergence(engine, workspace):
@@ -182,6 +229,16 @@ def test_divergence_leaves_the_last_checkpoint_good(engine, workspace, updates):
     straight = engine.train(workspace.config("straight.toml", train={"steps": 4, "updates": updates}, output={"dir": "straight"}))
     by_step = {line["step"]: line["loss"] for line in run.metrics()}
     assert [by_step[step] for step in range(1, 5)] == straight.column("loss")
+
+
+def test_home_folder(engine, workspace):
+    """A path that begins with ~ means the home folder in every key."""
+    home = {"HOME": str(workspace.folder)}
+    config = workspace.config(model={"path": "~/model"}, data={"path": "~/corpus"}, eval={"every": 2, "path": "~/corpus"}, output={"dir": "~/home-run"})
+    engine.run("plan", config, "--out", "plan.toml", environment=home)
+    engine.run("train", config, "--set", "engine.plan=~/plan.toml", "--set", 'engine.plugin_path=["~/plugins"]', environment=home)
+    assert Run(workspace.folder / "home-run").column("step") == [1, 2, 3]
+    assert not (workspace.folder / "~").exists()
 
 
 def test_missing_plugin_is_named_with_the_places(engine, workspace):

@@ -33,14 +33,37 @@ def test_equal_to_the_bit(oom, oracle, experts, ranks, train):
         assert torch.equal(weight, other), name
 
 
-@pytest.mark.parametrize("engine", [{"ranks": 1}, {"ranks": 4}, {"ranks": 2, "experts": "ep"}], ids=str)
-def test_under_another_layout(oom, oracle, engine):
-    """A checkpoint knows no ranks and no strategy."""
-    oom.require("qwen3_moe", engine.get("experts", EXPERTS))
+def overrides(table, settings):
+    return [argument for key, value in settings.items() for argument in ("--set", f"{table}.{key}={value}")]
+
+
+@pytest.mark.parametrize("before, after", [
+    ({"ranks": 1}, {"ranks": 2}), ({"ranks": 2}, {"ranks": 1}), ({"ranks": 2}, {"ranks": 4}),
+    ({"ranks": 2}, {"experts": "ep"}), ({"ranks": 4, "experts": "ep"}, {"ranks": 2, "experts": "local"}), ({"ranks": 2, "experts": "ep"}, {"ranks": 4})], ids=str)
+def test_under_another_layout(oom, oracle, before, after):
+    """A checkpoint knows no ranks and no strategy: losses are the uninterrupted run's, 1e-5, and the oracle's."""
+    for engine in (before, after):
+        oom.require("qwen3_moe", engine.get("experts", EXPERTS))
     training = training_of("qwen3_moe")
-    config = oracle.config(oom.folder, training, tables={"engine": {"ranks": 2}})
-    change = [argument for key, value in engine.items() for argument in ("--set", f"engine.{key}={value}")]
-    resumed, weights = train_and_export(oom, config, "resumed", stop_after=3, resume_with=change)
+    config = oracle.config(oom.folder, training, tables={"engine": before})
+    resumed, weights = train_and_export(oom, config, "resumed", stop_after=3, resume_with=overrides("engine", after))
+    straight, _ = train_and_export(oom, config, "straight")
+    assert resumed.column("loss") == pytest.approx(straight.column("loss"), rel=1e-5)
     expected = oracle.expected(training)
     expected.check_metrics(resumed, training)
     expected.check_weights(weights)
+
+
+def test_under_another_budget(oom, oracle):
+    """From a generous machine to one that has no byte more than the run needs, and one NUMA node's worth stated."""
+    oom.require("qwen3_moe", EXPERTS)
+    training = training_of("qwen3_moe")
+    config = oracle.config(oom.folder, training, tables={"engine": {"ranks": 2}, "train": {"updates": "deferred"}, "budget": {"host": "8GiB", "gpu": "4GiB", "headroom": "1MiB"}})
+    straight, _ = train_and_export(oom, config, "straight")
+    needed = oom.run("plan", config, "--json", "--set", "train.updates=overlapped").json
+    tight = {"gpu": max(gpu["peak_bytes"] for gpu in needed["gpu"]) + (1 << 20), "host": f"[{needed['host'][0]['peak_bytes']}]"}
+    # What the generous run took does not fit there: the plan is another one.
+    assert oom.run("plan", config, "--json", *overrides("budget", tight), code=3).json["fits"] is False
+    resumed, weights = train_and_export(oom, config, "resumed", stop_after=3, resume_with=[*overrides("budget", tight), "--set", "train.updates=overlapped"])
+    assert resumed.column("loss") == pytest.approx(straight.column("loss"), rel=1e-5)
+    oracle.expected(training).check_weights(weights)

@@ -77,7 +77,7 @@ struct ModelDescription {
   std::string config_json;        ///< as read; written unchanged on export
   double yarn_factor = 1.0;       ///< of ModelOptions: what the operators are built with
 
-  /// Every layout of `parameter` seen in published files; the first is the one written on export.
+  /// Every layout of `parameter` seen in published files; export writes the one that the model came in, else the first.
   std::function<std::vector<FileLayout>(const ParameterSpec&)> file_layouts;
   /// Tensors that belong to parts that are not trained (vision, multi-token prediction): carried through export unchanged.
   std::function<bool(const std::string&)> carried_through;

@@ -80,6 +80,12 @@ std::string checkpoint_name(int64_t step) {
   return name;
 }
 
+std::vector<std::filesystem::path> checkpoint_paths(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> paths;
+  for (const Found& found : list(folder).complete_names) paths.push_back(found.path);
+  return paths;
+}
+
 NewestCheckpoint newest_complete(const std::filesystem::path& folder, Verify verify, int threads) {
   NewestCheckpoint result;
   const Listing listing = list(folder);
@@ -126,7 +132,7 @@ void remove_abandoned(const std::filesystem::path& folder) {
 }
 
 int64_t checkpoint_bytes(std::span<const TensorInfo> tensors) {
-  constexpr int64_t kTextBytes = int64_t{1} << 20;  // state, texts, manifest
+  constexpr int64_t kTextBytes = int64_t{8} << 20;  // state, texts (names of up to 20,000 source tensors), manifest
   int64_t total = kTextBytes;
   for (const TensorInfo& tensor : tensors) {
     const int64_t stream_bytes = tensor.elements() * 4;

@@ -11,6 +11,9 @@ namespace oom::checkpoint {
 /// Returns "step-000100".
 std::string checkpoint_name(int64_t step);
 
+/// Returns the folders that have a checkpoint's name, newest first, good or damaged. No such folder: none.
+std::vector<std::filesystem::path> checkpoint_paths(const std::filesystem::path& folder);
+
 enum class Verify {
   kStructure,  ///< manifest, sizes, headers and state
   kContents,   ///< and every byte against its checksum

@@ -77,13 +77,13 @@ class HeaderParser {
     TensorPlace tensor;
     tensor.name = name;
     const std::string dtype = json_string(json_member(value, "dtype", file_), cat(name, ".dtype"), file_);
-    const auto row = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const DtypeRow& known) { return known.name == dtype; });
-    if (row == kDtypes.end()) refuse(name, cat("unknown dtype ", dtype));
-    tensor.dtype = row->dtype;
+    const std::optional<Dtype> known = dtype_named(dtype);
+    if (!known) refuse(name, cat("unknown dtype ", dtype));
+    tensor.dtype = *known;
 
     const auto& shape = json_member(value, "shape", file_);
     if (!shape.is_array()) refuse(name, cat("shape must be an array; got ", shape.type_name()));
-    int64_t bytes = row->bytes;
+    int64_t bytes = dtype_bytes(tensor.dtype);
     for (const auto& extent : shape) {
       tensor.shape.push_back(json_count(extent, cat(name, ".shape"), file_));
       if (__builtin_mul_overflow(bytes, tensor.shape.back(), &bytes)) refuse(name, cat("size of shape ", shape_text(tensor.shape), " overflows"));
@@ -110,6 +110,10 @@ class HeaderParser {
 
 int64_t dtype_bytes(Dtype dtype) { return row_of(dtype).bytes; }
 std::string_view dtype_name(Dtype dtype) { return row_of(dtype).name; }
+std::optional<Dtype> dtype_named(std::string_view name) {
+  const auto row = std::find_if(kDtypes.begin(), kDtypes.end(), [&](const DtypeRow& known) { return known.name == name; });
+  return row == kDtypes.end() ? std::nullopt : std::optional(row->dtype);
+}
 
 int64_t TensorInfo::elements() const {
   int64_t product = 1;

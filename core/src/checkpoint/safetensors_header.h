@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,8 @@ enum class Dtype { kBool, kU8, kI8, kF8E5M2, kF8E4M3, kF8E8M0, kI16, kU16, kF16,
 int64_t dtype_bytes(Dtype dtype);
 /// Returns the name used in headers: "BF16", "F32", ...
 std::string_view dtype_name(Dtype dtype);
+/// Returns the type of such a name, or nothing.
+std::optional<Dtype> dtype_named(std::string_view name);
 
 /// What a tensor is, wherever it lies.
 struct TensorInfo {

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
-#include "runtime/trainer.h"
+#include "runtime/evaluation.h"
 
 namespace oom::cli {
 

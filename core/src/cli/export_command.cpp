@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder that the model came from, for tensors that are carried through; gone or without weights: nothing to carry.
+// The folder that the model came from, for tensors that are carried through; null when it is gone or without weights.
 std::unique_ptr<checkpoint::HfDirectory> original_files(const checkpoint::CheckpointReader& from) {
   if (!from.has_text("source_model.txt")) return nullptr;
   const fs::path folder = from.text("source_model.txt");
@@ -31,10 +31,12 @@ int run_export(const CommandLine& line) {
   runtime::PluginHost plugins({});
   const runtime::LoadedModel model = plugins.load_model(from.text("config.json"), line.path + "/config.json", {}, /*with_operators=*/false);
   const std::unique_ptr<checkpoint::HfDirectory> original = original_files(from);
+  checkpoint::SourceTensors came_in;
+  if (from.has_text(checkpoint::kSourceTensorsName)) came_in = checkpoint::SourceTensors::parse(from.text(checkpoint::kSourceTensorsName), from.folder() / checkpoint::kSourceTensorsName);
   runtime::write_hf_model(
       *out, model.description,
       [&](int parameter, int64_t first, std::span<float> values) { from.read(model.description.parameters[parameter].name, checkpoint::StateStream::kMaster, first, values); },
-      dtype == "fp32" ? checkpoint::Dtype::kF32 : checkpoint::Dtype::kBF16, original.get());
+      dtype == "fp32" ? checkpoint::Dtype::kF32 : checkpoint::Dtype::kBF16, came_in, original.get());
   std::cout << *out << "\n";
   return 0;
 }

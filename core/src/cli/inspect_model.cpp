@@ -7,6 +7,7 @@
 #include "oom/error.h"
 #include "runtime/model_files.h"
 #include "runtime/session.h"
+#include "runtime/tied_embeddings.h"
 
 namespace oom::cli {
 namespace {
@@ -137,7 +138,9 @@ Inspection inspect_model(const fs::path& path) {
   const bool folder = fs::is_directory(path);
   const fs::path file = folder ? path / "config.json" : path;
   runtime::PluginHost plugins({});
-  const runtime::LoadedModel model = plugins.load_model(base::read_text_file(file, kLargestConfigBytes), file.string(), {}, /*with_operators=*/false);
+  std::string text = base::read_text_file(file, kLargestConfigBytes);
+  if (folder) text = runtime::settle_tied_embeddings(plugins, text, path);
+  const runtime::LoadedModel model = plugins.load_model(text, file.string(), {}, /*with_operators=*/false);
   Inspection found;
   found.json = {{"kind", "model"}, {"path", path.string()}};
   found.text = cat("model       ", path.string(), "\n");

@@ -33,6 +33,11 @@ void MetricsLog::append(const StepMetrics& metrics) {
   json["step_seconds"] = metrics.step_seconds;
   json["gpu_peak_bytes"] = metrics.gpu_peak_bytes;
   json["host_bytes"] = metrics.host_bytes;
+  if (metrics.evaluation) {
+    json["eval_loss"] = metrics.evaluation->loss;
+    json["eval_tokens"] = metrics.evaluation->tokens;
+    json["eval_seconds"] = metrics.evaluation->seconds;
+  }
   std::ofstream out(path_, std::ios::app);
   out << json.dump() << '\n';
   out.flush();

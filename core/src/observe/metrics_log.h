@@ -3,11 +3,19 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "base/file.h"
 
 namespace oom::observe {
+
+/// Of an evaluation after a step's update.
+struct EvaluationMetrics {
+  double loss = 0;     ///< mean cross entropy of the held-out samples
+  int64_t tokens = 0;  ///< targets that count
+  double seconds = 0;
+};
 
 struct StepMetrics {
   int64_t step = 0;             ///< from 1
@@ -19,6 +27,7 @@ struct StepMetrics {
   double step_seconds = 0;
   std::vector<int64_t> gpu_peak_bytes;
   int64_t host_bytes = 0;       ///< proportional set size of the process
+  std::optional<EvaluationMetrics> evaluation;  ///< written as eval_loss, eval_tokens and eval_seconds; no part of step_seconds
 };
 
 class MetricsLog {

@@ -12,7 +12,7 @@ class ProgressLine {
  public:
   ProgressLine(int64_t first_step, int64_t last_step);
   ~ProgressLine();
-  /// Shows a step; off a terminal at most one line every few seconds, the first and the last step always.
+  /// Shows a step and the latest evaluation; off a terminal at most one line every few seconds, the first step, the last and evaluated ones always.
   void show(const StepMetrics& metrics);
   /// Ends the line, so that a log line can follow.
   void end();
@@ -22,6 +22,7 @@ class ProgressLine {
   bool terminal_;
   bool open_ = false;
   double smooth_seconds_ = 0;
+  std::string evaluated_;  // the latest evaluation, as shown
   std::chrono::steady_clock::time_point last_shown_;
 };
 

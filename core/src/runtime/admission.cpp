@@ -60,7 +60,8 @@ int64_t checkpoints_held(const config::Config& config) {
   const int64_t steps = config.train().steps;
   const int64_t regular = checkpoint.every > 0 ? steps / checkpoint.every : 0;
   const bool last = checkpoint.at_end && (checkpoint.every == 0 || steps % checkpoint.every != 0);
-  return std::min(regular + (last ? 1 : 0), checkpoint.keep + 1);
+  // One more than is kept, while it is written.
+  return std::min(regular + (last ? 1 : 0), checkpoint.keep + checkpoint.keep_best + 1);
 }
 
 }  // namespace
@@ -149,7 +150,7 @@ void check_disk(const config::Config& config, int64_t parameters) {
   const int64_t available = static_cast<int64_t>(space.available) + had;
   if (needed <= available) return;
   throw BudgetError(cat(config.where("output", "dir"), ": ", held, " checkpoints of ", format_bytes(12 * parameters), " need ", format_bytes(needed), "; the disk of ", existing.string(), " has ",
-                        format_bytes(available), " for them. Choose another disk, lower checkpoint.keep, or set checkpoint.at_end = false and checkpoint.every = 0"));
+                        format_bytes(available), " for them. Choose another disk, lower checkpoint.keep, ", config.checkpoint().keep_best > 0 ? "checkpoint.keep_best, " : "", "or set checkpoint.at_end = false and checkpoint.every = 0"));
 }
 
 void check_memlock(const hardware::HostLimits& limits, int64_t host_bytes) {

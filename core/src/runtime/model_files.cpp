@@ -1,7 +1,9 @@
 #include "runtime/model_files.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -26,12 +28,14 @@ int64_t piece_elements(const FilePiece& piece) {
   return count;
 }
 
+using HasTensor = std::function<bool(const std::string&)>;
+
 // The layout of which most pieces are there; ties go to the earlier one.
-const FileLayout& nearest_layout(const std::vector<FileLayout>& layouts, const checkpoint::HfDirectory& files) {
+const FileLayout& nearest_layout(const std::vector<FileLayout>& layouts, const HasTensor& has) {
   const FileLayout* best = &layouts.front();
   double best_share = -1;
   for (const FileLayout& layout : layouts) {
-    const auto present = std::count_if(layout.begin(), layout.end(), [&](const FilePiece& piece) { return files.find(piece.tensor) != nullptr; });
+    const auto present = std::count_if(layout.begin(), layout.end(), [&](const FilePiece& piece) { return has(piece.tensor); });
     const double share = static_cast<double>(present) / static_cast<double>(layout.size());
     if (share > best_share) {
       best_share = share;
@@ -43,41 +47,59 @@ const FileLayout& nearest_layout(const std::vector<FileLayout>& layouts, const c
 
 std::string in_file(const checkpoint::HfDirectory& files, const std::string& tensor) { return cat(files.file_of(tensor).filename().string(), ": ", tensor); }
 
-[[noreturn]] void refuse(const checkpoint::HfDirectory& files, const std::vector<std::string>& faults) {
-  std::string text = cat(files.folder().string(), ": the weights do not fit config.json (", faults.size(), faults.size() == 1 ? " fault):" : " faults):");
-  for (size_t i = 0; i < std::min(faults.size(), kNamedFaults); ++i) text += "\n  " + faults[i];
-  if (faults.size() > kNamedFaults) text += cat("\n  and ", faults.size() - kNamedFaults, " more");
-  throw FileError(text);
-}
+// What is wrong with a folder's weights, by kind: a kind with thousands of faults hides no other.
+struct WeightFaults {
+  std::vector<std::string> missing, misshapen, wrongly_typed, unreadable, unexpected;
 
-}  // namespace
+  size_t count() const { return missing.size() + misshapen.size() + wrongly_typed.size() + unreadable.size() + unexpected.size(); }
+  void raise_if_any(const checkpoint::HfDirectory& files) const {
+    if (count() == 0) return;
+    std::string text = cat(files.folder().string(), ": the weights do not fit config.json (", count(), count() == 1 ? " fault):" : " faults):");
+    for (const std::vector<std::string>* kind : {&missing, &misshapen, &wrongly_typed, &unreadable, &unexpected}) {
+      for (size_t i = 0; i < std::min(kind->size(), kNamedFaults); ++i) text += "\n  " + (*kind)[i];
+      if (kind->size() > kNamedFaults) text += cat("\n  and ", kind->size() - kNamedFaults, " more of this kind");
+    }
+    throw FileError(text);
+  }
+};
 
-std::vector<ChosenLayout> match_layouts(const checkpoint::HfDirectory& files, const ModelDescription& model) {
+bool fits(const checkpoint::TensorPlace* tensor, const FilePiece& piece) { return tensor && tensor->shape == piece.shape && is_float(tensor->dtype); }
+
+std::vector<ChosenLayout> choose_layouts(const checkpoint::HfDirectory& files, const ModelDescription& model, WeightFaults& faults) {
   std::vector<ChosenLayout> chosen;
-  std::vector<std::string> faults;
   std::set<std::string> claimed;
   for (int p = 0; p < static_cast<int>(model.parameters.size()); ++p) {
     const std::vector<FileLayout> layouts = model.file_layouts(model.parameters[p]);
-    const FileLayout& layout = nearest_layout(layouts, files);
+    const FileLayout& layout = nearest_layout(layouts, [&](const std::string& name) { return files.find(name) != nullptr; });
     for (const FilePiece& piece : layout) {
       const checkpoint::TensorPlace* tensor = files.find(piece.tensor);
       if (!tensor) {
-        faults.push_back(cat("missing: ", piece.tensor, " ", checkpoint::shape_text(piece.shape), layout.size() > 1 ? cat(" (part of ", model.parameters[p].name, ")") : ""));
+        faults.missing.push_back(cat("missing: ", piece.tensor, " ", checkpoint::shape_text(piece.shape), layout.size() > 1 ? cat(" (part of ", model.parameters[p].name, ")") : ""));
         continue;
       }
       claimed.insert(piece.tensor);
       if (tensor->shape != piece.shape) {
-        faults.push_back(cat("misshapen: ", in_file(files, piece.tensor), " is ", checkpoint::shape_text(tensor->shape), ", config.json makes it ", checkpoint::shape_text(piece.shape)));
+        faults.misshapen.push_back(cat("misshapen: ", in_file(files, piece.tensor), " is ", checkpoint::shape_text(tensor->shape), ", config.json makes it ", checkpoint::shape_text(piece.shape)));
       }
-      if (!is_float(tensor->dtype)) faults.push_back(cat("wrong type: ", in_file(files, piece.tensor), " is ", checkpoint::dtype_name(tensor->dtype), "; BF16, F16 and F32 are read"));
+      if (!is_float(tensor->dtype)) {
+        faults.wrongly_typed.push_back(cat("wrong type: ", in_file(files, piece.tensor), " is ", checkpoint::dtype_name(tensor->dtype), "; BF16, F16 and F32 are read"));
+      }
     }
     chosen.push_back({p, layout});
   }
   for (const checkpoint::TensorPlace* tensor : files.tensors()) {
     if (claimed.count(tensor->name) || model.carried_through(tensor->name)) continue;
-    faults.push_back(cat("unexpected: ", in_file(files, tensor->name), " ", checkpoint::shape_text(tensor->shape), " belongs to no parameter of this model"));
+    faults.unexpected.push_back(cat("unexpected: ", in_file(files, tensor->name), " ", checkpoint::shape_text(tensor->shape), " belongs to no parameter of this model"));
   }
-  if (!faults.empty()) refuse(files, faults);
+  return chosen;
+}
+
+}  // namespace
+
+std::vector<ChosenLayout> match_layouts(const checkpoint::HfDirectory& files, const ModelDescription& model) {
+  WeightFaults faults;
+  std::vector<ChosenLayout> chosen = choose_layouts(files, model, faults);
+  faults.raise_if_any(files);
   return chosen;
 }
 
@@ -86,21 +108,33 @@ void load_model_weights(const checkpoint::HfDirectory& files, const ModelDescrip
     int parameter;
     const FilePiece* piece;
   };
-  const std::vector<ChosenLayout> chosen = match_layouts(files, model);
+  WeightFaults faults;
+  const std::vector<ChosenLayout> chosen = choose_layouts(files, model, faults);
+  // What fits is read even where something else does not, so that one message names every fault.
   std::vector<Work> work;
   for (const ChosenLayout& layout : chosen) {
-    for (const FilePiece& piece : layout.pieces) work.push_back({layout.parameter, &piece});
+    for (const FilePiece& piece : layout.pieces) {
+      if (fits(files.find(piece.tensor), piece)) work.push_back({layout.parameter, &piece});
+    }
   }
+  std::mutex unreadable;
   checkpoint::for_each_parallel(work.size(), kThreads, [&](size_t i) {
     const FilePiece& piece = *work[i].piece;
     const int64_t total = piece_elements(piece);
     std::vector<float> values(static_cast<size_t>(std::min(total, kPieceElements)));
-    for (int64_t at = 0; at < total; at += kPieceElements) {
-      const std::span<float> part(values.data(), static_cast<size_t>(std::min(kPieceElements, total - at)));
-      files.read_float(piece.tensor, at, part);
-      state.write(work[i].parameter, optim::StatePart::kMaster, piece.offset + at, part);
+    try {
+      for (int64_t at = 0; at < total; at += kPieceElements) {
+        const std::span<float> part(values.data(), static_cast<size_t>(std::min(kPieceElements, total - at)));
+        files.read_float(piece.tensor, at, part);
+        state.write(work[i].parameter, optim::StatePart::kMaster, piece.offset + at, part);
+      }
+    } catch (const FileError& error) {
+      const std::lock_guard lock(unreadable);
+      faults.unreadable.push_back(error.what());
     }
   });
+  std::sort(faults.unreadable.begin(), faults.unreadable.end());
+  faults.raise_if_any(files);
 }
 
 void initialise_random(const ModelDescription& model, uint64_t seed, StateStore& state, std::span<memory::WorkerPool* const> pools) {
@@ -124,26 +158,33 @@ void initialise_random(const ModelDescription& model, uint64_t seed, StateStore&
   });
 }
 
-void write_hf_model(const std::filesystem::path& folder, const ModelDescription& model, const MasterSource& source, checkpoint::Dtype dtype, const checkpoint::HfDirectory* original) {
+void write_hf_model(const std::filesystem::path& folder, const ModelDescription& model, const MasterSource& source, checkpoint::Dtype dtype, const checkpoint::SourceTensors& came_in,
+                    const checkpoint::HfDirectory* original) {
   struct Origin {
     int parameter = -1;  // -1: carried through
     int64_t first = 0;
   };
+  // A model that came in BF16 but for a few FP32 tensors goes out so: the few are those that rounding hurts.
+  const bool keeps_fp32 = dtype == checkpoint::Dtype::kBF16 && came_in.main_dtype() == checkpoint::Dtype::kBF16;
   std::vector<checkpoint::TensorInfo> tensors;
   std::map<std::string, Origin> origins;
   for (int p = 0; p < static_cast<int>(model.parameters.size()); ++p) {
-    const FileLayout layout = model.file_layouts(model.parameters[p]).front();
-    for (const FilePiece& piece : layout) {
-      tensors.push_back({piece.tensor, dtype, piece.shape});
+    const std::vector<FileLayout> layouts = model.file_layouts(model.parameters[p]);
+    for (const FilePiece& piece : nearest_layout(layouts, [&](const std::string& name) { return came_in.find(name) != nullptr; })) {
+      const checkpoint::TensorInfo* before = came_in.find(piece.tensor);
+      tensors.push_back({piece.tensor, keeps_fp32 && before && before->dtype == checkpoint::Dtype::kF32 ? checkpoint::Dtype::kF32 : dtype, piece.shape});
       origins[piece.tensor] = {p, piece.offset};
     }
   }
-  if (original) {
-    for (const checkpoint::TensorPlace* tensor : original->tensors()) {
-      if (!model.carried_through(tensor->name)) continue;
-      tensors.push_back(*tensor);
-      origins[tensor->name] = {};
+  for (const checkpoint::TensorInfo& tensor : came_in.tensors()) {
+    if (origins.contains(tensor.name) || !model.carried_through(tensor.name)) continue;
+    const checkpoint::TensorPlace* there = original ? original->find(tensor.name) : nullptr;
+    if (!there || there->shape != tensor.shape || there->dtype != tensor.dtype) {
+      throw FileError(cat(original ? original->folder().string() : "the model's own folder", ": tensor ", tensor.name, " ", checkpoint::shape_text(tensor.shape),
+                          " is not trained and is carried through from there, but it is gone or another. Put the model's files back"));
     }
+    tensors.push_back(tensor);
+    origins[tensor.name] = {};
   }
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(model.config_json);
   const char* name = dtype == checkpoint::Dtype::kF32 ? "float32" : "bfloat16";

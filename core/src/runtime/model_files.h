@@ -7,6 +7,7 @@
 
 #include "checkpoint/hf_directory.h"
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/source_tensors.h"
 #include "memory/worker_pool.h"
 #include "oom/model.h"
 #include "runtime/state_store.h"
@@ -21,7 +22,8 @@ struct ChosenLayout {
 /// Matches a description with the tensors of a folder. Throws one FileError with every missing, misshapen, wrongly typed and unexpected tensor.
 std::vector<ChosenLayout> match_layouts(const checkpoint::HfDirectory& files, const ModelDescription& model);
 
-/// Streams masters from files into the state, from several threads, a few MiB at a time. Values that are not finite are a FileError.
+/// Streams masters from files into the state, from several threads, a few MiB at a time: 5 MiB a thread is all the memory it takes. Throws one
+/// FileError with what match_layouts finds and every tensor that holds a value which is not finite.
 void load_model_weights(const checkpoint::HfDirectory& files, const ModelDescription& model, StateStore& state);
 
 /// Writes the masters of `weights = "random"`.
@@ -29,8 +31,10 @@ void initialise_random(const ModelDescription& model, uint64_t seed, StateStore&
 
 /// Gives elements [first, first + out.size()) of a parameter's master.
 using MasterSource = std::function<void(int parameter, int64_t first, std::span<float> out)>;
-/// Writes a Hugging Face folder: each parameter in its first layout, config.json with its dtype set, and the tensors of `original` (null: none)
-/// that are carried through.
-void write_hf_model(const std::filesystem::path& folder, const ModelDescription& model, const MasterSource& source, checkpoint::Dtype dtype, const checkpoint::HfDirectory* original);
+/// Writes a Hugging Face folder: each parameter in the layout in which the model came in (`came_in`; empty: the family's first layout), config.json
+/// with its dtype set, and the tensors that are carried through, byte for byte, from `original` (null: gone). With dtype BF16, tensors that were FP32
+/// in a model that came in BF16 stay FP32. Throws FileError when a tensor to be carried through is not there any more.
+void write_hf_model(const std::filesystem::path& folder, const ModelDescription& model, const MasterSource& source, checkpoint::Dtype dtype, const checkpoint::SourceTensors& came_in,
+                    const checkpoint::HfDirectory* original);
 
 }  // namespace oom::runtime

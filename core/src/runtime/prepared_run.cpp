@@ -1,53 +1,18 @@
 #include "runtime/prepared_run.h"
 
 #include "checkpoint/hf_directory.h"
-#include "checkpoint/tensor_files.h"
 #include "oom/ops/linear.h"
 #include "runtime/model_files.h"
+#include "runtime/resume_check.h"
+#include "runtime/run_checkpoint.h"
 #include "runtime/schedule.h"
 
 namespace oom::runtime {
-namespace {
 
-constexpr int64_t kByteTokens = 256;
-constexpr int64_t kCheckedTokens = int64_t{1} << 30;  // about a second
-constexpr int64_t kPieceTokens = 1 << 20;
-constexpr int kCheckingThreads = 4;
-
-data::SampleOptions sample_options(const config::Data& data) {
-  data::SampleOptions options{.sequence_length = data.sequence_length,
-                              .documents = data.documents == config::Documents::kIsolated ? data::Documents::kIsolated : data::Documents::kJoined,
-                              .shuffle_seed = {}};
-  if (data.shuffle_seed) options.shuffle_seed = static_cast<uint64_t>(*data.shuffle_seed);
-  return options;
-}
-
-// Reads every token once, so that one outside the vocabulary ends the run at its beginning. Of larger corpora tokens are checked as they are read.
-void check_tokens(const data::TokenSource& source) {
-  const int64_t total = source.token_count();
-  if (total > kCheckedTokens) return;
-  const int64_t pieces = (total + kPieceTokens - 1) / kPieceTokens;
-  checkpoint::for_each_parallel(static_cast<size_t>(pieces), kCheckingThreads, [&](size_t piece) {
-    const int64_t begin = static_cast<int64_t>(piece) * kPieceTokens;
-    std::vector<int32_t> tokens(static_cast<size_t>(std::min(kPieceTokens, total - begin)));
-    source.read(begin, tokens);
-  });
-}
-
-}  // namespace
-
-PreparedRun::PreparedRun(Session& session, PlannedRun planned) : session_(session), planned_(std::move(planned)) {
+PreparedRun::PreparedRun(Session& session, PlannedRun planned, Purpose purpose, const checkpoint::CheckpointReader* resumed)
+    : session_(session), planned_(std::move(planned)), data_(session.config(), session.model().description.vocabulary, purpose == Purpose::kTrain) {
   const config::Config& config = session.config();
-  if (!config.data().path) throw ConfigError(cat(config.where("data", "path"), ": missing; name the corpus to read"));
-  const int64_t vocabulary = session.model().description.vocabulary;
-  if (config.data().format == config::DataFormat::kText && vocabulary < kByteTokens) {
-    throw ConfigError(cat(config.where("data", "format"), ": text is read as byte tokens, which need a model with a vocabulary of at least ", kByteTokens, "; this one's is ", vocabulary,
-                          ". Make token files with the model's tokenizer and use format = \"megatron\""));
-  }
-  samples_ = std::make_unique<data::SampleStream>(data::open_token_source(std::string(config::word(config.data().format)), *config.data().path, vocabulary), sample_options(config.data()));
-  if (config.data().format == config::DataFormat::kMegatron) check_tokens(samples_->source());
-  log_info("data: ", samples_->source().description(), "; ", samples_->sample_count(), " samples of ", config.data().sequence_length, " tokens");
-
+  if (resumed) check_continues(*resumed, config, session.model().description, data_.training());
   ops::configure_math();
   const config::Train train = config.train();
   run_.clip_norm = train.clip_norm;
@@ -68,14 +33,21 @@ void PreparedRun::initialise() {
   if (model.weights == config::WeightSource::kRandom) {
     initialise_random(session_.model().description, static_cast<uint64_t>(model.seed), engine_->state(), engine_->pools());
   } else {
-    load_model_weights(checkpoint::HfDirectory(model.path), session_.model().description, engine_->state());
+    const checkpoint::HfDirectory files(model.path);
+    load_model_weights(files, session_.model().description, engine_->state());
+    came_in_ = checkpoint::SourceTensors(files);
   }
   engine_->publish_weights();
 }
 
+void PreparedRun::restore(const checkpoint::CheckpointReader& from) {
+  restore_checkpoint(from, session_.model().description, *engine_);
+  if (from.has_text(checkpoint::kSourceTensorsName)) came_in_ = checkpoint::SourceTensors::parse(from.text(checkpoint::kSourceTensorsName), from.folder() / checkpoint::kSourceTensorsName);
+}
+
 std::vector<data::Batch> PreparedRun::batches(int64_t step) const {
   std::vector<data::Batch> batches;
-  for (int rank = 0; rank < planned_.plan.ranks; ++rank) batches.push_back(samples_->batch(step - 1, planned_.plan.workload.global_batch, rank, planned_.plan.ranks));
+  for (int rank = 0; rank < planned_.plan.ranks; ++rank) batches.push_back(data_.training().batch(step - 1, planned_.plan.workload.global_batch, rank, planned_.plan.ranks));
   return batches;
 }
 

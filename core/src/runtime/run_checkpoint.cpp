@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "checkpoint/best_checkpoints.h"
 #include "checkpoint/checkpoint_folder.h"
 #include "checkpoint/tensor_files.h"
 #include "oom/version.h"
@@ -71,7 +72,7 @@ void restore_checkpoint(const checkpoint::CheckpointReader& from, const ModelDes
   engine.publish_weights();
 }
 
-std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints, Session& session, Engine& engine, int64_t step, int64_t samples) {
+std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints, Session& session, Engine& engine, int64_t step, int64_t samples, const CheckpointTexts& texts) {
   const ModelDescription& model = session.model().description;
   std::unordered_map<std::string, int> index;
   for (size_t p = 0; p < model.parameters.size(); ++p) index[model.parameters[p].name] = static_cast<int>(p);
@@ -87,6 +88,7 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints, 
   });
   writer.write_text("config.json", model.config_json);
   writer.write_text("source_model.txt", std::filesystem::absolute(session.config().model().path).string());
+  for (const auto& [name, text] : texts) writer.write_text(name, text);
   checkpoint::TrainingState state;
   state.step = step;
   state.samples = samples;
@@ -94,7 +96,10 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& checkpoints, 
   state.random = {{"weights_seed", std::to_string(session.config().model().seed)}};
   state.config = config::resolved_toml(session.config());
   const std::filesystem::path written = writer.commit(state);
-  checkpoint::prune(checkpoints, session.config().checkpoint().keep);
+  const config::Checkpoint& kept = session.config().checkpoint();
+  const std::vector<std::string> best = checkpoint::best_checkpoints(checkpoints, kept.keep_best);
+  checkpoint::mark_best(checkpoints, best.empty() ? "" : best.front());
+  checkpoint::prune(checkpoints, kept.keep, best);
   return written;
 }
 

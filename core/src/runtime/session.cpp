@@ -5,6 +5,7 @@
 #include "hardware/gpu.h"
 #include "model/first_layers.h"
 #include "runtime/calibrate.h"
+#include "runtime/tied_embeddings.h"
 
 namespace oom::runtime {
 
@@ -112,8 +113,8 @@ const LoadedModel& Session::model() {
     const std::string& folder = config_->model().path;
     std::string text = checkpoint::read_model_config(folder);
     if (const std::optional<int64_t> layers = config_->model().layers) text = first_layers(text, folder + "/config.json", *layers);
-    model_ = std::make_unique<LoadedModel>(
-        plugins_->load_model(text, folder + "/config.json", {.yarn_factor = config_->model().yarn_factor}, /*with_operators=*/true));
+    if (config_->model().weights == config::WeightSource::kLoad) text = settle_tied_embeddings(*plugins_, text, folder);
+    model_ = std::make_unique<LoadedModel>(plugins_->load_model(text, folder + "/config.json", {.yarn_factor = config_->model().yarn_factor}, /*with_operators=*/true));
   }
   return *model_;
 }

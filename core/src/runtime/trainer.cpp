@@ -9,17 +9,19 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
+#include <optional>
 
+#include "checkpoint/best_checkpoints.h"
 #include "checkpoint/checkpoint_reader.h"
-#include "checkpoint/checkpoint_folder.h"
 #include "hardware/process_memory.h"
 #include "observe/metrics_log.h"
 #include "observe/progress_line.h"
 #include "plan/plan_file.h"
 #include "program/trace.h"
+#include "runtime/evaluation.h"
 #include "runtime/interrupt.h"
 #include "runtime/prepared_run.h"
+#include "runtime/resume_check.h"
 #include "runtime/run_checkpoint.h"
 #include "runtime/schedule.h"
 
@@ -78,18 +80,6 @@ class RunFolder {
   int lock_ = -1;
 };
 
-// A checkpoint goes on with the model and the batch that made it: anything else would read samples twice or train another model unnoticed.
-void check_continues(const checkpoint::CheckpointReader& from, const config::Config& config, const ModelDescription& model) {
-  const checkpoint::TrainingState& state = from.state();
-  if (state.samples != state.step * config.train().global_batch) {
-    throw ConfigError(cat(config.where("train", "global_batch"), ": ", from.folder().string(), " has read ", state.samples, " samples in ", state.step, " steps; resume with train.global_batch=",
-                          state.step > 0 ? state.samples / state.step : 0));
-  }
-  if (from.has_text("config.json") && nlohmann::json::parse(from.text("config.json"), nullptr, false) != nlohmann::json::parse(model.config_json, nullptr, false)) {
-    throw FileError(cat(config.model().path, "/config.json: differs from the one in ", from.folder().string(), "; resume with the model that the checkpoint is of"));
-  }
-}
-
 // The process's proportional set size. Counting hundreds of GiB takes the kernel a while, so it is asked now and then only.
 class HostBytes {
  public:
@@ -113,6 +103,14 @@ void write_trace(const fs::path& folder, const PlannedRun& planned, const Progra
   write_text(folder / "stage_kinds.txt", program::describe(program, planned.simulation, measured.back(), step_seconds));
 }
 
+// Evaluates the state that a step left. Nothing when an interruption cut it short.
+std::optional<observe::EvaluationMetrics> evaluate_step(PreparedRun& run) {
+  const Clock::time_point start = Clock::now();
+  const std::optional<Evaluation> evaluation = evaluate(run.engine(), run.planned().plan, run.data().evaluated(), InterruptGuard::requested);
+  if (!evaluation) return std::nullopt;
+  return observe::EvaluationMetrics{.loss = evaluation->loss, .tokens = evaluation->tokens, .seconds = seconds_since(start)};
+}
+
 }  // namespace
 
 ExitCode train(Session& session, bool resume) {
@@ -129,11 +127,10 @@ ExitCode train(Session& session, bool resume) {
   const std::string plan_text = plan::plan_toml(planned.plan, prediction_of(planned));
   log_info("plan: experts ", planned.plan.experts, ", activations ", planned.plan.activations, ", ", planned.plan.ranks, planned.plan.ranks == 1 ? " rank; " : " ranks; ", planned.evidence);
 
-  PreparedRun run(session, std::move(planned));
+  PreparedRun run(session, std::move(planned), Purpose::kTrain, from.get());
   int64_t done = 0;
   if (from) {
-    check_continues(*from, config, session.model().description);
-    restore_checkpoint(*from, session.model().description, run.engine());
+    run.restore(*from);
     done = from->state().step;
     log_info("resume: ", from->folder().string(), ", step ", done);
     from.reset();
@@ -149,11 +146,14 @@ ExitCode train(Session& session, bool resume) {
   observe::MetricsLog metrics(folder / "metrics.jsonl", done);
   observe::ProgressLine progress(done + 1, settings.steps);
   const InterruptGuard interrupts;
-  const auto save = [&](int64_t step) {
+  const auto save = [&](int64_t step, const std::optional<observe::EvaluationMetrics>& evaluation) {
     progress.end();
     const Clock::time_point start = Clock::now();
     run.engine().drain();
-    const fs::path written = save_checkpoint(checkpoints, session, run.engine(), step, step * settings.global_batch);
+    CheckpointTexts texts{{kDataName, format_data_size(run.data().training())}};
+    if (!run.came_in().empty()) texts[checkpoint::kSourceTensorsName] = run.came_in().format();
+    if (evaluation) texts[checkpoint::kEvaluationName] = checkpoint::format_evaluation(evaluation->loss, evaluation->tokens);
+    const fs::path written = save_checkpoint(checkpoints, session, run.engine(), step, step * settings.global_batch, texts);
     log_info("checkpoint: ", written.string(), " in ", seconds_since(start), " s");
   };
 
@@ -176,6 +176,13 @@ ExitCode train(Session& session, bool resume) {
     line.host_bytes = host_bytes.now();
     line.step_seconds = seconds_since(last_end);
     last_end = Clock::now();
+    const bool regular = config.checkpoint().every > 0 && step % config.checkpoint().every == 0;
+    const bool saves = regular || (step == settings.steps && config.checkpoint().at_end);
+    const bool evaluates = (config.eval().every > 0 && step % config.eval().every == 0) || (saves && config.checkpoint().keep_best > 0);
+    if (evaluates) {
+      line.evaluation = evaluate_step(run);
+      last_end = Clock::now();
+    }
     metrics.append(line);
     progress.show(line);
     if (config.output().traces(step)) {
@@ -184,10 +191,8 @@ ExitCode train(Session& session, bool resume) {
       last_end = Clock::now();
     }
     const bool stop = InterruptGuard::requested();
-    const bool last = step == settings.steps;
-    const bool due = config.checkpoint().every > 0 && step % config.checkpoint().every == 0;
-    if (stop || due || (last && config.checkpoint().at_end)) {
-      save(step);
+    if (stop || saves) {
+      save(step, line.evaluation);
       saved = step;
       last_end = Clock::now();
     }
@@ -198,41 +203,6 @@ ExitCode train(Session& session, bool resume) {
   }
   if (saved == done) run.engine().drain();
   return ExitCode::kDone;
-}
-
-Evaluation evaluate(Session& session) {
-  const config::Config& config = session.config();
-  PreparedRun run(session, make_plan(session, Purpose::kEvaluate));
-  run.initialise();
-  const Plan& plan = run.planned().plan;
-  const int64_t total = std::min(run.samples().sample_count(), config.eval().samples.value_or(run.samples().sample_count()));
-  const int64_t per_rank = plan.sequences_per_rank();
-  Evaluation evaluation;
-  double sum = 0;
-  for (int64_t first = 0; first < total; first += plan.workload.global_batch) {
-    std::vector<data::Batch> batches;
-    for (int rank = 0; rank < plan.ranks; ++rank) {
-      // Shapes are fixed by the plan: a last, short batch is filled with samples whose targets do not count.
-      std::vector<int64_t> samples(per_rank);
-      for (int64_t i = 0; i < per_rank; ++i) samples[i] = std::min(first + rank * per_rank + i, total - 1);
-      batches.emplace_back();
-      run.samples().read(samples, batches.back());
-      data::Batch& batch = batches.back();
-      for (int64_t i = 0; i < per_rank; ++i) {
-        if (first + rank * per_rank + i < total) continue;
-        int32_t* targets = batch.targets.data() + i * batch.sequence_length;
-        for (int64_t t = 0; t < batch.sequence_length; ++t) {
-          if (targets[t] != data::kIgnoredTarget) --batch.valid_targets;
-          targets[t] = data::kIgnoredTarget;
-        }
-      }
-    }
-    const StepResult result = run.engine().evaluate(batches);
-    sum += result.loss_sum;
-    evaluation.tokens += result.valid_tokens;
-  }
-  evaluation.loss = evaluation.tokens > 0 ? sum / static_cast<double>(evaluation.tokens) : 0;
-  return evaluation;
 }
 
 }  // namespace oom::runtime

@@ -9,11 +9,4 @@ namespace oom::runtime {
 /// SIGINT or SIGTERM, a checkpoint written. Throws every other end of a run as an Error.
 ExitCode train(Session& session, bool resume);
 
-/// Mean loss of the model on the configuration's data: every sample once, or the first eval.samples.
-struct Evaluation {
-  double loss = 0;
-  int64_t tokens = 0;
-};
-Evaluation evaluate(Session& session);
-
 }  // namespace oom::runtime
