@@ -4,7 +4,6 @@
 #include "config/faults.h"
 
 namespace oom::runtime {
-
 namespace {
 
 // One setting of which this version cannot do everything that it may say.
@@ -45,7 +44,7 @@ void refuse_unbuilt(const config::Config& config) {
 
 std::map<std::string, std::string> unbuilt_notes() {
   std::map<std::string, std::string> notes;
-  for (const UnbuiltSetting& setting : kUnbuilt) notes[cat(setting.table, ".", setting.key)] = cat("Not built yet and refused: ", setting.what, "; give ", setting.built, ".");
+  for (const UnbuiltSetting& setting : kUnbuilt) notes[cat(setting.table, ".", setting.key)] = cat("Not built yet and refused: ", setting.what, "; cure: ", setting.built, ".");
   return notes;
 }
 

@@ -108,6 +108,13 @@ TEST(Admission, CheckpointsNeedDisk) {
   EXPECT_THROW(check_disk(config_of(output), huge), BudgetError);
   EXPECT_NO_THROW(check_disk(config_of(cat(output, "[checkpoint]\nat_end = false\n")), huge));
   EXPECT_THROW(check_disk(config_of(cat(output, "[checkpoint]\nat_end = false\nevery = 10\n")), huge), BudgetError);
+  try {
+    check_disk(config_of(cat(output, "[checkpoint]\nevery = 10\nkeep = 1\nkeep_best = 2\n[eval]\nholdout_samples = 8\n")), huge);
+    ADD_FAILURE() << "the best ones were not counted";
+  } catch (const BudgetError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("4 checkpoints of"));  // one newest, two best, one being written
+    EXPECT_THAT(error.what(), HasSubstr("checkpoint.keep_best"));
+  }
 }
 
 }  // namespace
