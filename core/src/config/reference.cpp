@@ -19,7 +19,7 @@ void append_comment(std::string& out, const std::string& text) {
   for (std::string next; words >> next;) {
     if (line.size() + 1 + next.size() > kCommentColumns) {
       out += line + "\n";
-      line = "#";
+      line.assign(1, '#');
     }
     line += " " + next;
   }
@@ -34,7 +34,7 @@ void append_setting(std::string& out, const std::string& table, const Setting& s
   append_comment(out, setting.doc);
   append_comment(out, cat("Takes ", accepted_text(setting), ". ", ending));
   if (const auto note = notes.find(cat(table, ".", setting.key)); note != notes.end()) append_comment(out, note->second);
-  out += cat(value ? "" : "# ", setting.key, " =", value ? " " + write_toml_value(*value) : "", "\n");
+  out += cat(value ? "" : "# ", setting.key, " =", value ? cat(" ", write_toml_value(*value)) : std::string(), "\n");
 }
 
 void append_table(std::string& out, const SettingsSchema& schema, const Notes& notes) {

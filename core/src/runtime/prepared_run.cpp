@@ -10,7 +10,7 @@
 namespace oom::runtime {
 
 PreparedRun::PreparedRun(Session& session, PlannedRun planned, Purpose purpose, const checkpoint::CheckpointReader* resumed)
-    : session_(session), planned_(std::move(planned)), data_(session.config(), session.model().description.vocabulary, purpose == Purpose::kTrain) {
+    : session_(session), planned_(std::move(planned)), data_(session.config(), session.model().description.vocabulary, purpose) {
   const config::Config& config = session.config();
   if (resumed) check_continues(*resumed, config, session.model().description, data_.training());
   ops::configure_math();

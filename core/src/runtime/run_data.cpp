@@ -56,14 +56,15 @@ std::unique_ptr<const data::SampleStream> open_samples(const config::Config& con
 
 }  // namespace
 
-RunData::RunData(const config::Config& config, int64_t vocabulary, bool trains) : limit_(config.eval().samples) {
+RunData::RunData(const config::Config& config, int64_t vocabulary, Purpose purpose) : limit_(config.eval().samples) {
   const config::Data& data = config.data();
   const config::Eval& eval = config.eval();
   data::SampleOptions options{.sequence_length = data.sequence_length,
                               .documents = data.documents == config::Documents::kIsolated ? data::Documents::kIsolated : data::Documents::kJoined,
                               .shuffle_seed = {}};
-  if (eval.path) held_out_ = open_samples(config, {"eval", *eval.path, eval.format.value_or(data.format), options}, vocabulary);
-  if (held_out_ && !trains) return;
+  const bool evaluates = purpose == Purpose::kEvaluate || (purpose == Purpose::kTrain && (eval.every > 0 || config.checkpoint().keep_best > 0));
+  if (eval.path && evaluates) held_out_ = open_samples(config, {"eval", *eval.path, eval.format.value_or(data.format), options}, vocabulary);
+  if (held_out_ && purpose == Purpose::kEvaluate) return;
   if (!data.path) throw ConfigError(cat(config.where("data", "path"), ": missing; name the corpus to read"));
   if (data.shuffle_seed) options.shuffle_seed = static_cast<uint64_t>(*data.shuffle_seed);
   options.held_out = eval.holdout_samples;

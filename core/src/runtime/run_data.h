@@ -5,6 +5,7 @@
 
 #include "config/config.h"
 #include "data/sample_stream.h"
+#include "runtime/admission.h"
 
 namespace oom::runtime {
 
@@ -17,13 +18,13 @@ struct EvaluatedSamples {
 
 class RunData {
  public:
-  /// Opens the files and checks every token of all but the largest. `trains`: data.path is wanted even where evaluation has files of its own.
-  /// Throws ConfigError for a missing path or a vocabulary too small for text, FileError for what is wrong with files.
-  RunData(const config::Config& config, int64_t vocabulary, bool trains);
+  /// Opens the files that `purpose` reads and checks every token of all but the largest. Throws ConfigError for a missing path or a vocabulary too
+  /// small for text, FileError for what is wrong with files.
+  RunData(const config::Config& config, int64_t vocabulary, Purpose purpose);
 
-  /// What a step trains on.
+  /// What a step trains on. Not for Purpose::kEvaluate.
   const data::SampleStream& training() const;
-  /// The held-out samples, at most eval.samples of them; without any, the training data's.
+  /// The held-out samples, at most eval.samples of them; without any, the training data's. For Purpose::kEvaluate, and for training that evaluates.
   EvaluatedSamples evaluated() const;
 
  private:
