@@ -1,8 +1,11 @@
 """Evaluation during training: held-out data, figures beside the steps, best checkpoints, and training that does not notice."""
 
 import json
+import signal
+import time
 import tomllib
 
+import numpy as np
 import pytest
 from cli.conftest import GLOBAL_BATCH, SEQUENCE_LENGTH, documents
 from harness.megatron import write_corpus
@@ -89,6 +92,23 @@ def test_text_is_held_out_too(engine, workspace):
     assert len(evaluated(run)) == 3
 
 
+def test_an_interruption_does_not_wait_for_it(engine, workspace):
+    """SIGINT within an evaluation that takes many seconds: the step is kept and checkpointed, without a result."""
+    generator = np.random.default_rng(1)
+    write_corpus(workspace.folder / "held", [generator.integers(1, 160, 30_000 * SEQUENCE_LENGTH + 1)])
+    process = engine.start("train", workspace.config(eval={"every": 1, "path": "held"}, checkpoint={"keep_best": 1}))
+    deadline = time.monotonic() + 60
+    while not (workspace.folder / "run/config.toml").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(1.5)  # a step takes milliseconds
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130, engine.started_errors()
+    run = Run(workspace.folder / "run")
+    assert run.column("step") == [1] and evaluated(run) == {}
+    assert [checkpoint.name for checkpoint in run.checkpoints()] == ["step-000001"]
+    assert not (run.last_checkpoint() / "evaluation.json").exists()
+
+
 class TestBest:
     TABLES = {"train": {"steps": 6, "learning_rate": 0.03}, "checkpoint": {"every": 1, "keep": 1, "keep_best": 2}, "eval": {"path": "held"}}
 
@@ -113,7 +133,8 @@ class TestBest:
         engine.run("export", run.folder / "checkpoints/best", "--out", "out")
         engine.run("export", run.folder / f"checkpoints/step-{best[0]:06}", "--out", "same")
         assert (engine.folder / "out/model.safetensors").read_bytes() == (engine.folder / "same/model.safetensors").read_bytes()
-        assert engine.run("inspect", run.folder / "checkpoints/best", "--json").json["step"] == best[0]
+        found = engine.run("inspect", run.folder / "checkpoints/best", "--json").json
+        assert found["step"] == best[0] and found["evaluation"]["loss"] == evaluated(run)[best[0]]
 
     def test_outlive_a_resumed_run(self, engine, held_out):
         config = held_out.config(**self.TABLES)

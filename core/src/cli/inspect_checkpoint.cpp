@@ -1,4 +1,7 @@
+#include <nlohmann/json.hpp>
+
 #include "base/text.h"
+#include "checkpoint/best_checkpoints.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "cli/inspection.h"
 #include "oom/error.h"
@@ -36,6 +39,11 @@ Inspection inspect_checkpoint(const std::filesystem::path& folder) {
   found.text = cat("checkpoint  ", folder.string(), "\nstep        ", state.step, ", ", grouped(state.samples), " samples consumed\n", "tensors     ",
                    grouped(static_cast<int64_t>(reader.tensors().size())), ", ", grouped(parameters), " parameters, each with master and two moments\n", "bytes       ",
                    grouped(reader.bytes()), " (", base::format_bytes(reader.bytes()), ")\n");
+  if (reader.has_text(checkpoint::kEvaluationName)) {
+    const nlohmann::json evaluation = nlohmann::json::parse(reader.text(checkpoint::kEvaluationName), nullptr, /*allow_exceptions=*/false);
+    found.json["evaluation"] = evaluation;
+    found.text += cat("evaluation  ", evaluation.dump(), "\n");
+  }
   for (const auto& [name, version] : state.versions) found.text += cat("written by  ", name, " ", version, "\n");
   found.text += cat("config\n", excerpt(state.config));
   try {

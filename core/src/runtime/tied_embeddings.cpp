@@ -23,8 +23,8 @@ std::unique_ptr<checkpoint::HfDirectory> open_weights(const std::filesystem::pat
 std::string with_key(const std::string& config_text, bool tied) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(config_text);
   json[kKey] = tied;
-  // A model with several parts may repeat the key for its text part.
-  if (const auto text = json.find("text_config"); text != json.end() && text->is_object() && text->contains(kKey)) (*text)[kKey] = tied;
+  // Of a model with several parts the text part has the key as well, or its family's default.
+  if (const auto text = json.find("text_config"); text != json.end() && text->is_object()) (*text)[kKey] = tied;
   return json.dump(2) + "\n";
 }
 

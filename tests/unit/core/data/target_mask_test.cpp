@@ -81,13 +81,42 @@ TEST_F(TargetMaskTest, DamagedFilesAreRefused) {
   EXPECT_EQ(refusal(good, 20), "(nothing)");
   EXPECT_THAT(refusal("", 20), HasSubstr("corpus.mask: too short for a mask: 0 bytes"));
   EXPECT_THAT(refusal(good.substr(0, 23), 20), HasSubstr("too short for a mask"));
-  EXPECT_THAT(refusal("X" + good.substr(1), 20), HasSubstr("does not begin with OOMMASK"));
+  std::string other = good;
+  other[0] = 'X';
+  EXPECT_THAT(refusal(other, 20), HasSubstr("does not begin with OOMMASK"));
   EXPECT_THAT(refusal(mask_text(counts, 20, 2), 20), HasSubstr("mask version must be 1; got 2"));
   EXPECT_THAT(refusal(good, 21), HasSubstr("is the mask of 20 tokens; the files beside it hold 21"));
   EXPECT_THAT(refusal(mask_text(counts, uint64_t{1} << 63), 20), HasSubstr("is the mask of 9223372036854775808 tokens"));
   EXPECT_THAT(refusal(good.substr(0, 26), 20), HasSubstr("must have 27 bytes for 20 tokens; got 26"));
   EXPECT_THAT(refusal(good + "x", 20), HasSubstr("must have 27 bytes for 20 tokens; got 28"));
   EXPECT_THAT(refusal(mask_text(std::vector<bool>(21, true), 20), 20), HasSubstr("bits set beyond its last token"));
+}
+
+// Whatever the bytes: a FileError, or a mask that reads.
+TEST_F(TargetMaskTest, MutatedFilesAreRefusedOrRead) {
+  std::minstd_rand generator(5);
+  const std::string good = mask_text(std::vector<bool>(1000, true), 1000);
+  int refused = 0, read = 0;
+  for (int round = 0; round < 400; ++round) {
+    std::string text = good;
+    for (unsigned change = generator() % 3; change < 3; ++change) {
+      const size_t at = generator() % (generator() % 2 ? 24 : text.size());
+      if (at >= text.size()) continue;
+      if (generator() % 4 == 0) text.resize(at);
+      else text[at] = static_cast<char>(generator());
+      if (text.empty()) text = "x";
+    }
+    try {
+      const TargetMask mask(write(text), 1000);
+      std::vector<int32_t> targets(1000, 1);
+      EXPECT_EQ(mask.apply(0, targets, kNone), 1000 - mask.count());
+      ++read;
+    } catch (const FileError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 50);
+  EXPECT_GT(read, 50);
 }
 
 TEST_F(TargetMaskTest, IsFoundBesideTheTokenFiles) {
