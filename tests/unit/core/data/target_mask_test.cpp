@@ -104,7 +104,7 @@ TEST_F(TargetMaskTest, MutatedFilesAreRefusedOrRead) {
       if (at >= text.size()) continue;
       if (generator() % 4 == 0) text.resize(at);
       else text[at] = static_cast<char>(generator());
-      if (text.empty()) text = "x";
+      if (text.empty()) text.assign(1, 'x');
     }
     try {
       const TargetMask mask(write(text), 1000);
