@@ -1,9 +1,10 @@
 """Isolated documents: nothing crosses an edge, and a target in another document is ignored."""
 
+import numpy as np
 import pytest
 from harness.run_config import EXPERTS
 from harness.tiny_models import TINY_CONFIGS
-from oracle.conftest import training_of
+from oracle.conftest import CORPORA, VOCABULARY, random_documents, training_of
 from oracle.test_parity import compare
 
 
@@ -30,3 +31,26 @@ def test_all_targets_ignored_but_one(oom, oracle, ranks):
     oom.require("qwen3_moe", EXPERTS)
     training = training_of("qwen3_moe", documents="isolated", steps=4, eps=1e-3)
     compare(oom, oracle, training, corpus="one_target", tables={"engine": {"ranks": ranks}})
+
+
+@pytest.mark.parametrize("family", TINY_CONFIGS)
+def test_neighbours_change_nothing(oom, oracle, family, monkeypatch):
+    """Documents of one token have no target, so only the longer ones between them count: their losses and gradients are the same to the last bit,
+    whatever lies beside them.
+
+    The neighbours are shuffled on each side, so that every expert has as many rows as before: how many there are may decide how a product is rounded.
+    """
+    oom.require(family, EXPERTS)
+    results = []
+    for order in range(3):
+        generator, shuffle = np.random.default_rng(5), np.random.default_rng(order)
+        documents = []
+        for kept in random_documents(4, [11, 20, 5, 9]):
+            before = generator.integers(0, 32 - len(kept) + 1)
+            left, right = (shuffle.permutation(generator.integers(1, VOCABULARY, count)) for count in (before, 32 - len(kept) - before))
+            documents += [*([int(token)] for token in left), kept, *([int(token)] for token in right)]
+        monkeypatch.setitem(CORPORA, f"neighbours {order}", [*documents, [1]])
+        run = oom.train(oracle.config(oom.folder, training_of(family, steps=1, global_batch=4, documents="isolated"), family, corpus=f"neighbours {order}",
+                                      tables={"output": {"dir": f"run-{order}"}}))
+        results.append((run.column("loss"), run.column("grad_norm")))
+    assert results == [results[0]] * 3
