@@ -7,6 +7,7 @@
 #include "cli/command_line.h"
 #include "config/toml_values.h"
 #include "runtime/planner.h"
+#include "runtime/state_search.h"
 
 namespace oom::cli {
 namespace {
@@ -94,7 +95,8 @@ std::string place_line(const PlaceAccount& account, const std::string& budget) {
 std::string summary(const PlannedRun& run) {
   const Workload& workload = run.plan.workload;
   std::string text = cat(workload.model, ", ", run.plan.ranks, " ranks on ", run.plan.device == DeviceKind::kCuda ? "cuda" : "cpu", ", ", workload.global_batch, " sequences of ",
-                         workload.sequence_length, " tokens a step\n", "experts ", run.plan.experts, ", activations ", run.plan.activations, ", updates of ", run.plan.deferred_layers, " layers deferred\n");
+                         workload.sequence_length, " tokens a step\n", "experts ", run.plan.experts, ", activations ", run.plan.activations, ", updates of ", run.plan.deferred_layers, " layers deferred\n",
+                         "state: ", runtime::describe_state(run.plan), "\n");
   for (size_t rank = 0; rank < run.account.gpus.size(); ++rank) {
     text += place_line(run.account.gpus[rank], run.gpu_budget_bytes.empty() ? "the host's" : format_bytes(run.gpu_budget_bytes[rank]));
   }

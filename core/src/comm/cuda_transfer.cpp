@@ -33,8 +33,23 @@ class CudaTransfer final : public DeviceTransfer {
   void sum_partials(void* out, ElementType out_type, std::span<const void* const> partials, ElementType partial_type, int64_t count, double* sum_of_squares, void* scratch,
                     void* stream) override {
     OOM_CHECK_LE(optim::partial_sum_count(0, count) * static_cast<int64_t>(sizeof(double)), reduction_scratch_bytes(count), "scratch of a reduction");
+    OOM_CHECK((sum_of_squares == nullptr) == (scratch == nullptr), "a sum of squares and its scratch come together");
     optim::sum_partials_cuda({as_optim(partial_type), partials}, count, as_optim(out_type), out, static_cast<double*>(scratch),
                              reinterpret_cast<optim::DeviceGradientStats*>(sum_of_squares), static_cast<cudaStream_t>(stream));
+  }
+  void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width, int64_t rows, void* stream) override {
+    check(cudaMemcpy2DAsync(to, static_cast<size_t>(to_pitch), from, static_cast<size_t>(from_pitch), static_cast<size_t>(width), static_cast<size_t>(rows), cudaMemcpyDefault,
+                            static_cast<cudaStream_t>(stream)),
+          "a copy of rows", width * rows);
+  }
+
+  void update_state(const optim::AdamWJob& job, std::span<const optim::ElementRange> ranges, const double* sum_of_squares, void* stream) override {
+    optim::AdamWDeviceJob device{.state = job.state, .gradients = job.gradients, .gradient_scale = job.gradient_scale, .gradient_sum_of_squares = sum_of_squares, .step = job.step,
+                                 .without_decay = job.without_decay, .publish = job.publish};
+    for (const optim::ElementRange& range : ranges) optim::adamw_update_cuda(device, range.begin, range.end, static_cast<cudaStream_t>(stream));
+  }
+  void make_weights(const optim::StateBlocks& state, const optim::Publish& publish, void* stream) override {
+    optim::publish_weights_cuda(state, 0, state.count(), publish, static_cast<cudaStream_t>(stream));
   }
 };
 

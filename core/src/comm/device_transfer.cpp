@@ -1,5 +1,6 @@
 #include "comm/device_transfer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -42,8 +43,17 @@ class CpuTransfer final : public DeviceTransfer {
       }
       for (const double lane : lanes) total += lane;
     }
-    *sum_of_squares = total;
+    if (sum_of_squares != nullptr) *sum_of_squares = total;
   }
+  void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width, int64_t rows, void*) override {
+    for (int64_t row = 0; row < rows; ++row) std::memcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, static_cast<size_t>(width));
+  }
+
+  void update_state(const optim::AdamWJob& job, std::span<const optim::ElementRange> ranges, const double* sum_of_squares, void*) override {
+    if (!std::isfinite(*sum_of_squares)) return;
+    for (const optim::ElementRange& range : ranges) optim::adamw_update(job, range.begin, range.end);
+  }
+  void make_weights(const optim::StateBlocks& state, const optim::Publish& publish, void*) override { optim::publish_weights(state, 0, state.count(), publish); }
 };
 
 }  // namespace

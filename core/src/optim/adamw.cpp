@@ -156,6 +156,21 @@ GradientStats adamw_update_parallel(memory::WorkerPool& pool, const AdamWJob& jo
   return {sum};
 }
 
+namespace {
+
+/// The sum of squares of elements [begin, end), all of one work item.
+double item_squares(StatsKernel kernel, const Gradients& gradients, float gradient_scale, int64_t begin, int64_t end) {
+  double sum = 0.0;
+  for_each_block(begin, end, [&](int64_t block, int from, int to) {
+    double lanes[kLanes] = {};
+    kernel(Run{nullptr, nullptr, nullptr, block * kBlockParameters, from, to, gradients.partials.data(), static_cast<int>(gradients.partials.size()), gradient_scale, nullptr}, lanes);
+    sum += in_lane_order(lanes);
+  });
+  return sum;
+}
+
+}  // namespace
+
 GradientStats gradient_stats(const Gradients& gradients, float gradient_scale, int64_t begin, int64_t end, CpuIsa isa) {
   OOM_CHECK(begin >= 0 && begin <= end, "elements ", begin, " to ", end);
   check_gradients(gradients);
@@ -164,16 +179,25 @@ GradientStats gradient_stats(const Gradients& gradients, float gradient_scale, i
   double sum = 0.0;
   for (int64_t item = first_item(begin), stop = item + item_count(begin, end); item < stop; ++item) {
     const auto [from, to] = item_range(item, begin, end);
-    double item_sum = 0.0;
-    for_each_block(from, to, [&](int64_t block, int block_from, int block_to) {
-      double lanes[kLanes] = {};
-      kernel(Run{nullptr, nullptr, nullptr, block * kBlockParameters, block_from, block_to, gradients.partials.data(),
-                 static_cast<int>(gradients.partials.size()), gradient_scale, nullptr},
-             lanes);
-      item_sum += in_lane_order(lanes);
-    });
-    sum += item_sum;
+    sum += item_squares(kernel, gradients, gradient_scale, from, to);
   }
+  return {sum};
+}
+
+GradientStats gradient_stats_parallel(memory::WorkerPool& pool, const Gradients& gradients, float gradient_scale, int64_t begin, int64_t end, CpuIsa isa) {
+  OOM_CHECK(begin >= 0 && begin <= end, "elements ", begin, " to ", end);
+  check_gradients(gradients);
+  const StatsKernel kernel = kernels_for(isa).stats[static_cast<int>(gradients.type)];
+  std::vector<double> sums(item_count(begin, end));
+  pool.parallel_for(static_cast<int64_t>(sums.size()), [&](int64_t first, int64_t last, int) {
+    const memory::ScopedDenormalsAsZero denormals;
+    for (int64_t k = first; k < last; ++k) {
+      const auto [from, to] = item_range(first_item(begin) + k, begin, end);
+      sums[k] = item_squares(kernel, gradients, gradient_scale, from, to);
+    }
+  });
+  double sum = 0.0;
+  for (double item : sums) sum += item;
   return {sum};
 }
 

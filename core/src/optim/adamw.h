@@ -86,6 +86,9 @@ GradientStats adamw_update_parallel(memory::WorkerPool& pool, const AdamWJob& jo
 /// Returns what adamw_update would, changing nothing.
 GradientStats gradient_stats(const Gradients& gradients, float gradient_scale, int64_t begin, int64_t end, CpuIsa isa = active_cpu_isa());
 
+/// The same, divided over the threads of `pool` in whole work items.
+GradientStats gradient_stats_parallel(memory::WorkerPool& pool, const Gradients& gradients, float gradient_scale, int64_t begin, int64_t end, CpuIsa isa = active_cpu_isa());
+
 /// Makes working weights from masters: writes elements [begin, end) of `publish`, stored past the caches when 64-byte aligned.
 void publish_weights(const StateBlocks& state, int64_t begin, int64_t end, const Publish& publish, CpuIsa isa = active_cpu_isa());
 void publish_weights_parallel(memory::WorkerPool& pool, const StateBlocks& state, int64_t begin, int64_t end, const Publish& publish,

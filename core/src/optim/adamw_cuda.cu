@@ -136,6 +136,7 @@ struct UpdateArguments {
   AdamWConstants constants;
   float gradient_scale;
   const float* device_gradient_scale;
+  const double* gradient_sum_of_squares;
   void* publish;
   double* partial_sums;
   int64_t begin, end;
@@ -145,6 +146,7 @@ constexpr int kNothing = 2;  // beside the values of ElementType
 
 template <ElementType kGradient, int kPublish>
 __global__ void __launch_bounds__(kThreads) update_kernel(const UpdateArguments a) {
+  if (a.gradient_sum_of_squares != nullptr && !isfinite(*a.gradient_sum_of_squares)) return;
   const int64_t block = a.begin / kBlockParameters + blockIdx.x;
   const int in_block = static_cast<int>(threadIdx.x) * kThreadElements;
   const int64_t index = block * kBlockParameters + in_block;
@@ -291,8 +293,9 @@ int64_t partial_sum_count(int64_t begin, int64_t end, std::span<const ElementRan
 
 void adamw_update_cuda(const AdamWDeviceJob& job, int64_t begin, int64_t end, cudaStream_t stream) {
   OOM_CHECK(begin >= 0 && begin <= end && end <= job.state.count(), "elements ", begin, " to ", end, " of a shard of ", job.state.count());
+  OOM_CHECK(job.gradient_sum_of_squares == nullptr || job.partial_sums == nullptr, "an update that may change nothing has no norm to tell");
   UpdateArguments arguments{job.state.data(), device_partials(job.gradients), adamw_constants(job.step), job.gradient_scale,
-                            job.device_gradient_scale, job.publish.data, job.partial_sums, 0, 0};
+                            job.device_gradient_scale, job.gradient_sum_of_squares, job.publish.data, job.partial_sums, 0, 0};
   const float decay = arguments.constants.decay;
   int64_t sums = 0;
   for_each_decay_piece(begin, end, job.without_decay, [&](int64_t from, int64_t to, bool decays) {

@@ -26,6 +26,7 @@ struct AdamWDeviceJob {
   Gradients gradients;                    ///< at most kMostDevicePartials, this device's or mapped peers' memory
   float gradient_scale = 1.0f;
   const float* device_gradient_scale = nullptr;  ///< not null: read on the device, multiplied with gradient_scale first
+  const double* gradient_sum_of_squares = nullptr;  ///< not null: read on the device; where it is not finite, nothing is changed. Not with partial_sums
   AdamWStep step;
   std::span<const ElementRange> without_decay;   ///< ascending, disjoint; each inner border costs a launch
   Publish publish;

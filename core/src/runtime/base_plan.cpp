@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "plan/plan_file.h"
+#include "runtime/residency.h"
 #include "runtime/unbuilt.h"
 
 namespace oom::runtime {
@@ -33,6 +34,13 @@ void check_plugin(Session& session, const std::string& name, Kind kind, const st
   const std::vector<std::string> names = session.plugins().registry().available(kind);
   if (std::find(names.begin(), names.end(), name) != names.end()) return;
   throw FileError(cat(path, ": ", key, ": no usable plugin '", name, "'; there are: ", base::join(names, ", "), ". oom doctor says why others are not usable"));
+}
+
+void check_layers(const Plan& plan, const ModelDescription& model, const std::string& path) {
+  const std::vector<int> routed = routed_layers(model);
+  for (const int layer : plan.resident_layers) {
+    if (!std::binary_search(routed.begin(), routed.end(), layer)) throw FileError(cat(path, ": state.resident_layers: layer ", layer, " of this model has no routed experts"));
+  }
 }
 
 void check_isolation(const config::Config& config, const LoadedModel& model) {
@@ -68,6 +76,11 @@ Plan base_plan(Session& session, const Machine& machine, Purpose purpose) {
   plan.transfer.h2d_chunk_bytes = transfer.h2d_chunk_bytes;
   plan.transfer.d2h_chunk_bytes = transfer.d2h_chunk_bytes;
   plan.transfer.shard_delivery_ordinary = transfer.ordinary_delivery != config::Delivery::kFull;
+  plan.transfer.reduce_on_gpu = config.transfer().gradient_reduction != config::GradientReduction::kHost;
+  plan.resident_layers = stated_residency(config, model).value_or(std::vector<int>{});
+  plan.resident_ordinary = config.state().resident_ordinary == config::OrdinaryResidency::kAll;
+  plan.cached_weights = config.state().weights != config::WeightSupply::kConvert;
+  plan.resident_cached_weights = config.state().resident_weights == config::WeightSupply::kCached;
   if (config.train().resolved_updates() == config::Updates::kDeferred) plan.deferred_layers = static_cast<int>(model.layers.size());
   return plan;
 }
@@ -95,6 +108,7 @@ Plan load_stated_plan(Session& session, const Plan& wanted) {
   if (plan.workload.clips && plan.deferred_layers < layers) {
     throw FileError(cat(path, ": deferred_layers: must be ", layers, ", all of them, because train.clip_norm needs every gradient first; got ", plan.deferred_layers));
   }
+  check_layers(plan, session.model().description, path);
   refuse_unbuilt(plan, path);
   check_plugin(session, plan.experts, Kind::kExpertStrategy, path, "experts");
   check_plugin(session, plan.activations, Kind::kActivationStrategy, path, "activations");

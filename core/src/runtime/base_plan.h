@@ -6,7 +6,8 @@
 
 namespace oom::runtime {
 
-/// Device, ranks, nodes, workload, transfer; the strategies' names and settings are open. Updates are deferred only as far as they must be.
+/// Device, ranks, nodes, workload, transfer, state as far as it is stated (auto: streamed, cached); the strategies' names and settings are open.
+/// Updates are deferred only as far as they must be.
 Plan base_plan(Session& session, const Machine& machine, Purpose purpose);
 
 /// True when the planner may defer updates of as many layers as it likes.

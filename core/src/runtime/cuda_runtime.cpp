@@ -105,6 +105,12 @@ class CudaRuntime final : public DeviceRuntime {
     return static_cast<std::byte*>(arenas_[rank]);
   }
 
+  void run(int rank, const std::function<void(void* stream)>& enqueue) override {
+    const c10::cuda::CUDAGuard guard(device_of(rank));
+    enqueue(cudaStreamPerThread);
+    check(cudaStreamSynchronize(cudaStreamPerThread), cat("rank ", rank, ": cudaStreamSynchronize"));
+  }
+
   void fill(int rank, std::byte* data, int value, int64_t bytes) override {
     check(cudaSetDevice(rank), "cudaSetDevice");
     check(cudaMemset(data, value, static_cast<size_t>(bytes)), "cudaMemset");

@@ -31,6 +31,7 @@ class CpuRuntime final : public DeviceRuntime {
     arenas_.at(rank).emplace(bytes, -1, cat("device memory of rank ", rank));
     return arenas_[rank]->data();
   }
+  void run(int, const std::function<void(void* stream)>& enqueue) override { enqueue(nullptr); }
   void fill(int, std::byte* data, int value, int64_t bytes) override { std::memset(data, value, static_cast<size_t>(bytes)); }
   void cap_temporaries(int, int64_t) override {}
   std::vector<int64_t> peak_bytes(bool) override {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -21,6 +22,8 @@ class DeviceRuntime {
   virtual std::unique_ptr<program::Executor> make_executor(BuiltProgram built, program::ExecutorOptions options) = 0;
   /// Zeroed memory for a rank's arena; lives as long as this object. Once a rank. Throws DeviceError with numbers.
   virtual std::byte* allocate(int rank, int64_t bytes) = 0;
+  /// Lets `enqueue` put work on a stream of the calling thread's own (null on the CPU device) with the rank's device current; returns when it is done.
+  virtual void run(int rank, const std::function<void(void* stream)>& enqueue) = 0;
   virtual void fill(int rank, std::byte* data, int value, int64_t bytes) = 0;
   /// Caps what LibTorch's caching allocator of a rank may take, so that the budget holds; nothing on the CPU device.
   virtual void cap_temporaries(int rank, int64_t bytes) = 0;

@@ -6,7 +6,6 @@
 #include "checkpoint/tensor_files.h"
 #include "hardware/host_limits.h"
 #include "hardware/topology.h"
-#include "runtime/storage_bank.h"
 
 namespace oom::runtime {
 namespace {
@@ -27,17 +26,18 @@ Engine::Engine(const ProgramSources& sources, const EngineOptions& options) : so
   OOM_CHECK_LE(static_cast<size_t>(plan.numa_nodes), topology.nodes.size(), "the plan names more NUMA nodes than this machine has");
   cores_ = hardware::plan_cores(topology, {.node_of_rank = plan.node_of_rank, .cpu_quota = limits.cpu_quota});
   for (int node = 0; node < plan.numa_nodes; ++node) {
-    pools_.push_back(std::make_unique<memory::WorkerPool>(cat("update ", node), update_cpus(cores_.nodes.at(node), plan.cached_weights)));
-    update_pools_.push_back(pools_.back().get());
+    const auto make_pool = [&](const char* work, const std::vector<int>& cpus) { return pools_.emplace_back(std::make_unique<memory::WorkerPool>(cat(work, " ", node), cpus)).get(); };
+    host_pools_.update.push_back(make_pool("update", update_cpus(cores_.nodes.at(node), plan.cached_weights)));
+    if (!plan.cached_weights) host_pools_.prepare.push_back(make_pool("prepare", cores_.nodes.at(node).prepare));
   }
   int cores = topology.core_count();
   if (limits.cpu_quota) cores = std::min(cores, std::max(1, static_cast<int>(*limits.cpu_quota)));
   device_ = DeviceRuntime::make(plan.device, plan.ranks, std::max(1, cores / plan.ranks));
 
   ProgramSources own = sources_;
-  training_.program = emit_training({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, update_pools_, own.run});
-  evaluation_.program = emit_evaluation({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, update_pools_, own.run});
-  drain_.program = emit_drain({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, update_pools_, own.run});
+  training_.program = emit_training({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, host_pools_, own.run});
+  evaluation_.program = emit_evaluation({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, host_pools_, own.run});
+  drain_.program = emit_drain({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, host_pools_, own.run});
   allocate({&training_.program, &evaluation_.program, &drain_.program});
   sources_.run.first_step = 1;
   if (plan.workload.isolated_documents) sources_.run.documents.resize(plan.ranks);
@@ -106,18 +106,30 @@ void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
     }
   }
 
-  state_ = std::make_unique<StateStore>(sources_.model, plan.workload.compute);
+  add_state(bank);
+}
+
+void Engine::add_state(const StorageBank& bank) {
+  const Plan& plan = sources_.plan;
   const UnitStream& units = training_.program.emitter->units();
+  std::vector<std::byte*> staging(plan.ranks, nullptr);
+  std::vector<std::vector<StateStore::Shard>> shards(units.count());
   for (UnitId id = 0; id < units.count(); ++id) {
-    const ParameterUnit& unit = units.unit(id);
-    std::vector<StateStore::Shard> shards;
-    for (const ShardRange& shard : unit.shards) {
-      const std::string name = cat(unit.name, " shard ", shard.owner);
-      shards.push_back({optim::StateBlocks(reinterpret_cast<float*>(bank.find("state " + name).data), shard.elements()), bank.find("weights " + name).data,
-                        plan.node_of_rank.at(shard.owner)});
+    const UnitRecord& record = units.record(id);
+    const StepMemory& memory = *training_.program.memory;
+    for (size_t s = 0; s < record.unit.shards.size(); ++s) {
+      const ShardRange& range = record.unit.shards[s];
+      StateStore::Shard shard{.state = optim::StateBlocks(static_cast<float*>(memory.data(record.state[s])), range.elements()), .node = plan.node_of_rank.at(range.owner)};
+      if (record.kept[s] != kNone) shard.weights = memory.data(record.kept[s]);
+      if (record.resident) {
+        shard.rank = range.owner;
+        staging[range.owner] = bank.find(DeviceState::staging_name(range.owner)).data;
+      }
+      shards[id].push_back(shard);
     }
-    state_->add(unit, std::move(shards));
   }
+  state_ = std::make_unique<StateStore>(sources_.model, plan.workload.compute, std::make_unique<DeviceState>(*device_, sources_.transfer, staging));
+  for (UnitId id = 0; id < units.count(); ++id) state_->add(units.unit(id), std::move(shards[id]));
 }
 
 void Engine::register_for_copies(const std::vector<std::pair<std::byte*, int64_t>>& regions) {
@@ -133,8 +145,8 @@ void Engine::register_for_copies(const std::vector<std::pair<std::byte*, int64_t
   log_info("memory: ", bytes >> 20, " MiB of ", host_->mapped_bytes() >> 20, " MiB registered for copies");
 }
 
-void Engine::clear_state() { state_->clear(update_pools_); }
-void Engine::publish_weights() { state_->publish(update_pools_); }
+void Engine::clear_state() { state_->clear(host_pools_.update); }
+void Engine::publish_weights() { state_->publish(host_pools_.update); }
 void Engine::set_next_step(int64_t step) {
   sources_.run.first_step = step;
   last_step_ = 0;

@@ -13,6 +13,7 @@
 #include "runtime/device_runtime.h"
 #include "runtime/program_set.h"
 #include "runtime/state_store.h"
+#include "runtime/storage_bank.h"
 
 namespace oom::runtime {
 
@@ -50,7 +51,7 @@ class Engine {
   std::vector<int64_t> gpu_peak_bytes() { return device_->peak_bytes(/*reset=*/false); }
   /// Bytes of the host arena.
   int64_t host_arena_bytes() const { return host_->mapped_bytes(); }
-  std::span<memory::WorkerPool* const> pools() const { return update_pools_; }
+  std::span<memory::WorkerPool* const> pools() const { return host_pools_.update; }
 
  private:
   struct Runner {
@@ -58,6 +59,7 @@ class Engine {
     std::unique_ptr<program::Executor> executor;
   };
   void allocate(const std::vector<EmittedProgram*>& programs);
+  void add_state(const StorageBank& bank);
   void register_for_copies(const std::vector<std::pair<std::byte*, int64_t>>& regions);
   void fill_batches(const ProgramEmitter& emitter, const StepMemory& memory, const std::vector<data::Batch>& batches);
   void fill_documents(void* to, int rank, const data::Batch& batch);
@@ -67,7 +69,7 @@ class Engine {
   EngineOptions options_;
   hardware::CorePlan cores_;
   std::vector<std::unique_ptr<memory::WorkerPool>> pools_;
-  UnitStream::UpdatePools update_pools_;
+  HostPools host_pools_;
   std::unique_ptr<DeviceRuntime> device_;
   std::unique_ptr<memory::HostArena> host_;
   std::vector<std::byte*> registered_;  // regions that devices copy from or to

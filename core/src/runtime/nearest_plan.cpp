@@ -1,14 +1,17 @@
 #include "runtime/nearest_plan.h"
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 
 #include "base/text.h"
+#include "runtime/residency.h"
 
 namespace oom::runtime {
 namespace {
 
 constexpr int64_t kShortestSequence = 128;
+constexpr int kResidencySteps = 8;  // numbers of resident layers to try
 
 /// A change of one key; `apply` does it to a plan, and says false where there is nothing to gain.
 struct Change {
@@ -17,11 +20,30 @@ struct Change {
   std::function<void(Plan&)> apply;
 };
 
-std::vector<Change> changes_for(const config::Config& config, const Plan& plan) {
+// Fewer layers' experts on the GPUs, then none of the ordinary parameters.
+void add_residency(const config::Config& config, const ModelDescription& model, const Plan& plan, std::vector<Change>& changes) {
+  const std::vector<int> routed = routed_layers(model);
+  const int resident = static_cast<int>(plan.resident_layers.size());
+  const int step = std::max(1, resident / kResidencySteps);
+  for (int count = resident; count > 0;) {
+    count = std::max(0, count - step);
+    std::vector<int> layers;
+    for (const int position : place_resident(count, static_cast<int>(routed.size()), config.state().placement)) layers.push_back(routed[position]);
+    changes.push_back({"state.resident", cat(count), [layers](Plan& changed) { changed.resident_layers = layers; }});
+  }
+  if (plan.resident_ordinary) changes.push_back({"state.resident_ordinary", "\"none\"", [](Plan& changed) { changed.resident_ordinary = false; }});
+}
+
+std::vector<Change> changes_for(const config::Config& config, const ModelDescription& model, const Plan& plan) {
   std::vector<Change> changes;
   if (plan.deferred_layers > 0 && !plan.workload.clips) changes.push_back({"train.updates", "\"overlapped\"", [](Plan& changed) { changed.deferred_layers = 0; }});
+  if (plan.cached_weights) changes.push_back({"state.weights", "\"convert\"", [](Plan& changed) { changed.cached_weights = false; }});
+  if (plan.resident_cached_weights && (plan.resident_ordinary || !plan.resident_layers.empty())) {
+    changes.push_back({"state.resident_weights", "\"convert\"", [](Plan& changed) { changed.resident_cached_weights = false; }});
+  }
   if (plan.transfer.gradient_slots > 1) changes.push_back({"transfer.gradient_slots", "1", [](Plan& changed) { changed.transfer.gradient_slots = 1; }});
   if (plan.transfer.windows > 1) changes.push_back({"transfer.windows", "1", [](Plan& changed) { changed.transfer.windows = 1; }});
+  add_residency(config, model, plan, changes);
   for (int64_t batch = plan.workload.global_batch / 2; batch >= plan.ranks && batch % plan.ranks == 0; batch /= 2) {
     changes.push_back({"train.global_batch", cat(batch), [batch](Plan& changed) { changed.workload.global_batch = batch; }});
   }
@@ -76,7 +98,7 @@ NearestPlan find_nearest(Session& session, const PlanCandidate& refused, const B
   std::vector<Change> made;
   std::optional<PlanCandidate> best;
   int64_t over = refused.over_bytes();
-  for (const Change& change : changes_for(session.config(), refused.plan)) {
+  for (const Change& change : changes_for(session.config(), session.model().description, refused.plan)) {
     const std::vector<Change> more = with(made, change);
     std::optional<PlanCandidate> candidate = search.judge(more);
     if (!candidate || candidate->over_bytes() >= over) continue;  // no gain

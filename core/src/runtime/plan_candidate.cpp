@@ -59,7 +59,7 @@ PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets) {
   PlanCandidate candidate;
   candidate.plan = std::move(plan);
   const auto transfer = comm::DeviceTransfer::for_planning();
-  const UnitStream::UpdatePools pools;
+  const HostPools pools;
   RunState state;
   EmittedProgram emitted = emit_training({session.model().description, session.model().operators, candidate.plan, session.experts(candidate.plan.experts),
                                           session.activations(candidate.plan.activations), *transfer, pools, state});

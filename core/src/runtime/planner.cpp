@@ -10,13 +10,10 @@
 #include "runtime/nearest_plan.h"
 #include "runtime/path_runs.h"
 #include "runtime/plan_candidate.h"
-#include "runtime/unbuilt.h"
+#include "runtime/state_search.h"
 
 namespace oom::runtime {
 namespace {
-
-// A longer deferral must be this much faster to be worth its memory.
-constexpr double kTie = 0.005;
 
 /// What configuring and judging one expert strategy came to.
 struct Path {
@@ -26,12 +23,13 @@ struct Path {
   std::string fault;                       // why it cannot be configured
 };
 
-// Numbers of deferred layers to try, ascending.
-std::vector<int> deferrals(Session& session, const Plan& plan) {
-  if (!may_choose_deferral(session.config())) return {plan.deferred_layers};
+// Longer deferrals to try, ascending.
+std::vector<int> deferrals(Session& session) {
+  if (!may_choose_deferral(session.config())) return {};
   const int layers = static_cast<int>(session.model().description.layers.size());
-  std::vector<int> choices{0, layers / 4, layers / 2, 3 * layers / 4, layers - 1};
+  std::vector<int> choices{layers / 4, layers / 2, 3 * layers / 4, layers - 1};
   choices.erase(std::unique(choices.begin(), choices.end()), choices.end());
+  if (!choices.empty() && choices.front() == 0) choices.erase(choices.begin());
   return choices;
 }
 
@@ -40,15 +38,17 @@ Path plan_path(Session& session, Plan plan, const std::string& experts, const Bu
   plan.experts = experts;
   configure_strategies(session, plan);
   std::vector<std::string> tried;
-  for (const int deferred : deferrals(session, plan)) {
+  path.candidate = place_state(session, plan, budgets, tried);
+  plan = path.candidate->plan;
+  if (path.candidate->fits()) tried.push_back(cat(plan.deferred_layers, " layers deferred: ", path.candidate->simulation.step_seconds, " s"));
+  for (const int deferred : deferrals(session)) {
     plan.deferred_layers = deferred;
     PlanCandidate candidate = judge_plan(session, plan, budgets);
-    if (candidate.fits()) tried.push_back(cat(deferred, " layers deferred: ", candidate.simulation.step_seconds, " s"));
-    const bool better = !path.candidate || (candidate.fits() && candidate.simulation.step_seconds < path.candidate->simulation.step_seconds * (1 - kTie));
     // Deferral takes memory: once it does not fit, more of it does not either.
-    const bool fits = candidate.fits();
-    if (better) path.candidate = std::move(candidate);
-    if (!fits) break;
+    if (!candidate.fits()) break;
+    tried.push_back(cat(deferred, " layers deferred: ", candidate.simulation.step_seconds, " s"));
+    // A longer one must be so much faster to be worth its memory.
+    if (candidate.simulation.step_seconds < path.candidate->simulation.step_seconds * (1 - kTie)) path.candidate = std::move(candidate);
   }
   if (tried.size() > 1) path.evidence = cat("; ", base::join(tried, ", "));
   return path;
@@ -165,7 +165,6 @@ PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& bud
 }  // namespace
 
 PlanAnswer find_plan(Session& session, Purpose purpose) {
-  refuse_unbuilt(session.config());
   const Machine machine = read_machine(session.device(), session.ranks());
   const Plan base = base_plan(session, machine, purpose);
   if (session.config().engine().plan) return stated_plan(session, base, machine, purpose);

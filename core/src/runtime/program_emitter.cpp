@@ -7,7 +7,7 @@ namespace oom::runtime {
 ProgramEmitter::ProgramEmitter(const Context& context)
     : context_(context),
       builder_(std::vector<int32_t>(context.plan.node_of_rank.begin(), context.plan.node_of_rank.end()), context.plan.numa_nodes),
-      units_(builder_, context.memory, storage_, context.model, context.plan, context.run, context.transfer, context.pools, context.purpose == Purpose::kTraining) {
+      units_({builder_, context.memory, storage_, context.model, context.plan, context.run, context.transfer, context.pools}, context.purpose == Purpose::kTraining) {
   const ModelDescription& model = context_.model;
   const int layers = static_cast<int>(model.layers.size());
   std::vector<int> embedding, head, final_norm;

@@ -29,7 +29,7 @@ class ProgramEmitter final : public StepEmitter {
     const Plan& plan;
     ExpertStrategy& experts;
     comm::DeviceTransfer& transfer;
-    const UnitStream::UpdatePools& pools;
+    const HostPools& pools;
     StepMemory& memory;
     RunState& run;
     Purpose purpose = Purpose::kTraining;

@@ -26,7 +26,7 @@ struct ProgramSources {
   ExpertStrategy& experts;
   ActivationStrategy& activations;
   comm::DeviceTransfer& transfer;
-  const UnitStream::UpdatePools& pools;
+  const HostPools& pools;
   RunState& run;
 };
 

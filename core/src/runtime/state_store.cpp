@@ -27,7 +27,7 @@ void StateStore::visit(int parameter, int64_t first, int64_t count, const Visit&
   for (const Segment& segment : segments_.at(parameter)) {
     const int64_t begin = std::max(first, segment.first), end = std::min(first + count, segment.first + segment.count);
     if (begin >= end) continue;
-    visit(shards_[segment.unit][segment.shard].state, segment.offset + begin - segment.first, begin - first, end - begin);
+    visit(shards_[segment.unit][segment.shard], segment.offset + begin - segment.first, begin - first, end - begin);
     covered += end - begin;
   }
   OOM_CHECK_EQ(covered, count, "parameter ", model_.parameters.at(parameter).name, " is not covered by its units");
@@ -35,17 +35,33 @@ void StateStore::visit(int parameter, int64_t first, int64_t count, const Visit&
 
 void StateStore::read(int parameter, optim::StatePart part, int64_t first, std::span<float> out) const {
   visit(parameter, first, static_cast<int64_t>(out.size()),
-        [&](const optim::StateBlocks& state, int64_t offset, int64_t at, int64_t count) { state.copy_out(part, offset, out.subspan(at, count)); });
+        [&](const Shard& shard, int64_t offset, int64_t at, int64_t count) {
+          if (shard.rank >= 0) {
+            device_->read(shard.rank, shard.state, part, offset, out.subspan(at, count));
+          } else {
+            shard.state.copy_out(part, offset, out.subspan(at, count));
+          }
+        });
 }
 
 void StateStore::write(int parameter, optim::StatePart part, int64_t first, std::span<const float> in) {
   visit(parameter, first, static_cast<int64_t>(in.size()),
-        [&](const optim::StateBlocks& state, int64_t offset, int64_t at, int64_t count) { state.copy_in(part, offset, in.subspan(at, count)); });
+        [&](const Shard& shard, int64_t offset, int64_t at, int64_t count) {
+          if (shard.rank >= 0) {
+            device_->write(shard.rank, shard.state, part, offset, in.subspan(at, count));
+          } else {
+            shard.state.copy_in(part, offset, in.subspan(at, count));
+          }
+        });
 }
 
 void StateStore::clear(std::span<memory::WorkerPool* const> pools) {
   for (const std::vector<Shard>& unit : shards_) {
     for (const Shard& shard : unit) {
+      if (shard.rank >= 0) {
+        device_->clear(shard.rank, shard.state);
+        continue;
+      }
       pools[shard.node]->parallel_for(optim::state_blocks(shard.state.count()), [&](int64_t begin, int64_t end, int) {
         std::fill(shard.state.data() + begin * optim::kBlockFloats, shard.state.data() + end * optim::kBlockFloats, 0.0f);
       });
@@ -56,7 +72,14 @@ void StateStore::clear(std::span<memory::WorkerPool* const> pools) {
 void StateStore::publish(std::span<memory::WorkerPool* const> pools) {
   const optim::ElementType type = working_type_ == ElementType::kFloat32 ? optim::ElementType::kFP32 : optim::ElementType::kBF16;
   for (const std::vector<Shard>& unit : shards_) {
-    for (const Shard& shard : unit) optim::publish_weights_parallel(*pools[shard.node], shard.state, 0, shard.state.count(), {type, shard.weights});
+    for (const Shard& shard : unit) {
+      if (shard.weights == nullptr) continue;
+      if (shard.rank >= 0) {
+        device_->publish(shard.rank, shard.state, {type, shard.weights});
+      } else {
+        optim::publish_weights_parallel(*pools[shard.node], shard.state, 0, shard.state.count(), {type, shard.weights});
+      }
+    }
   }
 }
 

@@ -72,6 +72,10 @@ class EngineRun {
   /// Masters and moments of every parameter, one after another; drains first.
   std::vector<float> state() {
     engine_->drain();
+    return state_as_it_is();
+  }
+  /// The same without draining: after a failure.
+  std::vector<float> state_as_it_is() {
     std::vector<float> all;
     for (int p = 0; p < static_cast<int>(model().parameters.size()); ++p) {
       for (const optim::StatePart part : {optim::StatePart::kMaster, optim::StatePart::kFirstMoment, optim::StatePart::kSecondMoment}) {

@@ -32,8 +32,10 @@ class EngineTest : public ::testing::TestWithParam<std::tuple<const char*, const
  protected:
   std::vector<std::string> overrides() const { return {cat("engine.experts=", std::get<0>(GetParam())), std::get<1>(GetParam())}; }
 
-  Trained train(EngineOptions options = {}) {
-    EngineRun run(config_, overrides(), std::move(options));
+  Trained train(EngineOptions options = {}, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> settings = overrides();
+    settings.insert(settings.end(), more.begin(), more.end());
+    EngineRun run(config_, settings, std::move(options));
     Trained trained;
     for (int step = 1; step <= kSteps; ++step) {
       const StepResult result = run.train(step);
@@ -73,6 +75,90 @@ TEST_P(EngineTest, DelaysChangeNoBit) {
     };
     EXPECT_TRUE(train(options) == expected) << "delays of seed " << seed;
   }
+}
+
+// State on the host or on the owners' devices, weights kept or made, every delivery: the same sums, products and roundings in the same order.
+const std::vector<std::vector<std::string>> kStateChoices{
+    {"state.resident=all"},
+    {"state.resident=[1]"},
+    {"state.resident=all", "state.resident_ordinary=all"},
+    {"state.resident=2", "state.resident_ordinary=all", "state.resident_weights=cached"},
+    {"state.resident_ordinary=all"},
+    {"state.resident=[0, 2]", "state.resident_weights=cached", "state.weights=convert"},
+    {"state.weights=convert"},
+    {"state.weights=convert", "local.delivery=full", "transfer.ordinary_delivery=full"},
+    {"transfer.windows=1", "transfer.gradient_slots=1", "state.weights=convert"},
+};
+
+TEST_P(EngineTest, WhereStateLivesChangesNoBit) {
+  const Trained expected = train();
+  for (const std::vector<std::string>& choice : kStateChoices) EXPECT_TRUE(train({}, choice) == expected) << ::testing::PrintToString(choice);
+  for (const char* ranks : {"engine.ranks=1", "engine.ranks=4"}) {
+    const Trained of_ranks = train({}, {ranks});
+    for (std::vector<std::string> choice : {kStateChoices[3], kStateChoices[5]}) {
+      choice.push_back(ranks);
+      EXPECT_TRUE(train({}, choice) == of_ranks) << ::testing::PrintToString(choice);
+    }
+  }
+}
+
+TEST_P(EngineTest, WhereStateLivesChangesNoBitInBfloat16) {
+  const std::string bf16 = "precision.compute=bf16";
+  const Trained expected = train({}, {bf16});
+  for (std::vector<std::string> choice : {kStateChoices[2], kStateChoices[3], kStateChoices[5], kStateChoices[7]}) {
+    choice.push_back(bf16);
+    EXPECT_TRUE(train({}, choice) == expected) << ::testing::PrintToString(choice);
+  }
+}
+
+// The update sums the ranks' partials itself, in the same order. Only the sum of squares is taken in another, in double.
+TEST_P(EngineTest, ReductionOnTheHostAgrees) {
+  for (const char* ranks : {"engine.ranks=1", "engine.ranks=2", "engine.ranks=4"}) {
+    const Trained expected = train({}, {ranks}), got = train({}, {ranks, "transfer.gradient_reduction=host"});
+    ASSERT_EQ(got.state.size(), expected.state.size());
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(got.losses[step], expected.losses[step], 1e-6 * expected.losses[step]);
+      EXPECT_NEAR(got.norms[step], expected.norms[step], 1e-6 * expected.norms[step]);
+    }
+    const bool clips = std::string(std::get<1>(GetParam())).ends_with("0.5");
+    if (!clips) {
+      EXPECT_TRUE(got.state == expected.state) << ranks;
+    }
+  }
+}
+
+TEST_P(EngineTest, DelaysAndPoisonChangeNoBitWhereverStateLives) {
+  for (const std::vector<std::string>& choice : {kStateChoices[3], kStateChoices[5], std::vector<std::string>{"transfer.gradient_reduction=host", "state.weights=convert"}}) {
+    const Trained expected = train({}, choice);
+    EngineOptions options;
+    options.poison = true;
+    options.before_stage = [calls = std::make_shared<std::atomic<unsigned>>(0)](const StageContext&) {
+      std::minstd_rand generator(calls->fetch_add(1));
+      generator.discard(3);
+      if (generator() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(generator() % 1500));
+    };
+    EXPECT_TRUE(train(options, choice) == expected) << ::testing::PrintToString(choice);
+  }
+}
+
+// The device's update sees by itself that a gradient is not finite; the host hears of it later.
+TEST_P(EngineTest, ANonFiniteGradientChangesNoResidentState) {
+  std::vector<std::string> settings = overrides();
+  settings.insert(settings.end(), {"state.resident=all", "state.resident_ordinary=all"});
+  EngineRun run(config_, settings);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  run.engine().state().write(2, optim::StatePart::kMaster, 5, std::span(&nan, 1));
+  run.engine().publish_weights();
+  const std::vector<float> before = run.state();
+  EXPECT_THROW(
+      {
+        for (int step = 1; step <= 2; ++step) run.train(step);
+      },
+      DivergedError);
+  // Everything downstream of the first layer's weight is NaN, so no gradient is finite: no shard may have been touched.
+  const std::vector<float> after = run.state_as_it_is();
+  ASSERT_EQ(after.size(), before.size());
+  for (size_t i = 0; i < before.size(); ++i) ASSERT_TRUE(after[i] == before[i] || (std::isnan(after[i]) && std::isnan(before[i]))) << i;
 }
 
 // What was never written is NaN then: nothing of it may reach a result.

@@ -5,7 +5,6 @@
 
 #include "config/config.h"
 #include "runtime/session.h"
-#include "runtime/unbuilt.h"
 
 namespace oom::config {
 namespace {
@@ -14,7 +13,7 @@ TEST(ReferenceFile, IsUpToDate) {
   runtime::PluginHost plugins({});
   const std::vector<SettingsSchema> schemas = plugins.schemas();
   ASSERT_FALSE(schemas.empty()) << "no plugin with settings in the build tree";
-  EXPECT_EQ(check_reference("configs/reference.toml", schemas, runtime::unbuilt_notes()), "");
+  EXPECT_EQ(check_reference("configs/reference.toml", schemas), "");
 }
 
 TEST(ReferenceFile, LoadsAsTheDefaults) {
