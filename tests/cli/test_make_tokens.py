@@ -177,6 +177,13 @@ def test_bad_input_is_named_and_leaves_nothing(tmp_path, tokenizer, name, data, 
     assert list((tmp_path / "out").iterdir()) == []
 
 
+def test_bad_input_with_workers(tmp_path, tokenizer):
+    write_lines(tmp_path / "a.jsonl", [*({"text": text} for text in sentences(6, 3000)), {"text": 3}])
+    message = make(tmp_path, tokenizer, "a.jsonl", "--workers", 2, code=1).stderr
+    assert "a.jsonl:3001" in message and "Traceback" not in message
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 @pytest.mark.parametrize("arguments, words", [
     (["nowhere.jsonl"], ["nowhere.jsonl", "no such file"]),
     (["a.txt", "--end-of-document", "</s>"], ["</s>", END]),
@@ -245,11 +252,20 @@ class TestTheProgramReadsThem:
 
     def test_a_batch_without_targets_changes_nothing_but_decay(self, engine, workspace, folder):
         make(folder, folder / "tokenizer", "pairs.jsonl", "--prompt-key", "p", "--completion-key", "c")
+        mask, batch, steps = read_mask(folder / "out/corpus"), GLOBAL_BATCH * SEQUENCE_LENGTH, 6
+        has_targets = [bool(mask[step * batch + 1:(step + 1) * batch + 1].any()) for step in range(steps)]
+        assert set(has_targets) == {True, False}, "these texts show nothing"
+        run = engine.train(workspace.config(data={"path": "out/corpus"}, train={"steps": steps}))
+        assert [loss > 1 for loss in run.column("loss")] == has_targets
+        assert [norm > 0 for norm in run.column("grad_norm")] == has_targets
+
+    def test_a_mask_of_everything_is_refused(self, engine, workspace, folder):
+        make(folder, folder / "tokenizer", "pairs.jsonl", "--prompt-key", "p", "--completion-key", "c")
         path = folder / "out/corpus.mask"
         data = path.read_bytes()
         path.write_bytes(data[:24] + bytes(len(data) - 24))
-        run = engine.train(workspace.config(data={"path": "out/corpus"}))
-        assert run.column("loss") == [0.0] * 3 and run.column("grad_norm") == [0.0] * 3
+        message = engine.run("train", workspace.config(data={"path": "out/corpus"}), code=4).err
+        assert "corpus.mask" in message and "data.mask" in message
 
     def test_a_mask_of_other_files(self, engine, workspace, folder):
         make(folder, folder / "tokenizer", "pairs.jsonl", "--prompt-key", "p", "--completion-key", "c")

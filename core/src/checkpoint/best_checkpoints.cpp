@@ -26,7 +26,7 @@ std::optional<Ranked> read_ranked(const std::filesystem::path& path) {
     const std::filesystem::path file = path / kEvaluationName;
     const nlohmann::json json = parse_json(reader.text(kEvaluationName), file);
     const nlohmann::json& loss = json_member(json, "loss", file);
-    if (!loss.is_number() || !std::isfinite(loss.get<double>())) return std::nullopt;
+    if (!loss.is_number() || !std::isfinite(loss.get<double>()) || json_count(json_member(json, "tokens", file), "tokens", file) == 0) return std::nullopt;
     return Ranked{loss.get<double>(), reader.state().step, path.filename().string()};
   } catch (const FileError&) {
     return std::nullopt;

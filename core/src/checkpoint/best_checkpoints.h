@@ -15,7 +15,7 @@ inline constexpr const char* kBestName = "best";
 std::string format_evaluation(double loss, int64_t tokens);
 
 /// Returns the names ("step-000100") of the complete checkpoints of `folder` that were evaluated, lowest loss first, the newer of equals first, at
-/// most `count`. Damaged ones, and losses that are no number, are left out.
+/// most `count`. Damaged ones, and losses that are no number or of no token, are left out.
 std::vector<std::string> best_checkpoints(const std::filesystem::path& folder, int64_t count);
 
 /// Points FOLDER/best at the checkpoint `name`, atomically: whoever follows the link finds the old one or the new one. With an empty name the link

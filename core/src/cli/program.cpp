@@ -35,7 +35,7 @@ const std::vector<Command>& commands() {
        {{"explain", nullptr, "say what bounds the step and what makes the peaks"}, {"json", nullptr, "print one JSON object"}, {"out", "plan.toml", "write the plan"}}, run_plan},
       {"calibrate", "CONFIG.toml", "short reference runs on this machine", {{"out", "calibration.toml", "write the calibration here too"}}, run_calibrate},
       {"compare", "CONFIG.toml", "configure each path, run it briefly, choose", {{"out", "plan.toml", "write the chosen plan"}}, run_compare},
-      {"eval", "CONFIG.toml", "mean loss of the model on the config's data, no update", {{"json", nullptr, "print one JSON object"}}, run_eval},
+      {"eval", "CONFIG.toml", "mean loss of the model on the held-out data, else the config's data; no update", {{"json", nullptr, "print one JSON object"}}, run_eval},
       {"export", "CHECKPOINT", "write a Hugging Face directory", {{"out", "DIR", "the directory to make"}, {"dtype", "bf16|fp32", "of the weights (default bf16)"}}, run_export, false},
       {"config", "CONFIG.toml", "the resolved config with every default, as TOML", {}, run_config},
       {"inspect", "PATH", "a Hugging Face directory, a checkpoint, a plan or a plugin", {{"json", nullptr, "print one JSON object"}}, run_inspect, false},

@@ -1,11 +1,16 @@
 #include "runtime/evaluation.h"
 
 #include <algorithm>
+#include <chrono>
 
+#include "oom/log.h"
 #include "runtime/prepared_run.h"
 
 namespace oom::runtime {
 namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kProgressInterval{10};
 
 // Shapes are fixed by the plan: a batch that is short of samples is filled with the last one, whose targets do not count there.
 data::Batch batch_of(const EvaluatedSamples& samples, int64_t first, int64_t count) {
@@ -25,26 +30,33 @@ data::Batch batch_of(const EvaluatedSamples& samples, int64_t first, int64_t cou
 
 }  // namespace
 
-std::optional<Evaluation> evaluate(Engine& engine, const Plan& plan, const EvaluatedSamples& samples, const std::function<bool()>& stop) {
+std::optional<Evaluation> evaluate(Engine& engine, const Plan& plan, const EvaluatedSamples& samples, const EvaluationHooks& hooks) {
   const int64_t per_rank = plan.sequences_per_rank();
   Evaluation evaluation;
   double sum = 0;
+  Clock::time_point told = Clock::now();
   for (int64_t first = 0; first < samples.count; first += plan.workload.global_batch) {
-    if (stop && stop()) return std::nullopt;
+    if (hooks.stop && hooks.stop()) return std::nullopt;
+    if (hooks.progress && Clock::now() - told >= kProgressInterval) {
+      told = Clock::now();
+      hooks.progress(first, evaluation);
+    }
     std::vector<data::Batch> batches;
     for (int rank = 0; rank < plan.ranks; ++rank) batches.push_back(batch_of(samples, first + rank * per_rank, per_rank));
     const StepResult result = engine.evaluate(batches);
     sum += result.loss_sum;
     evaluation.tokens += result.valid_tokens;
+    if (evaluation.tokens > 0) evaluation.loss = sum / static_cast<double>(evaluation.tokens);
   }
-  evaluation.loss = evaluation.tokens > 0 ? sum / static_cast<double>(evaluation.tokens) : 0;
   return evaluation;
 }
 
 Evaluation evaluate(Session& session) {
   PreparedRun run(session, make_plan(session, Purpose::kEvaluate), Purpose::kEvaluate);
   run.initialise();
-  return *evaluate(run.engine(), run.planned().plan, run.data().evaluated());
+  const EvaluatedSamples samples = run.data().evaluated();
+  const auto tell = [&](int64_t done, const Evaluation& so_far) { log_info("eval: ", done, " of ", samples.count, " samples, loss ", so_far.loss, " so far"); };
+  return *evaluate(run.engine(), run.planned().plan, samples, {.stop = {}, .progress = tell});
 }
 
 }  // namespace oom::runtime

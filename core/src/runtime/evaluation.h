@@ -11,13 +11,18 @@
 namespace oom::runtime {
 
 struct Evaluation {
-  double loss = 0;     ///< mean cross entropy over the targets that count
+  double loss = 0;     ///< mean cross entropy over the targets that count; 0 when none does
   int64_t tokens = 0;  ///< how many those are
 };
 
-/// Evaluates every sample once, a global batch at a time; updates that are pending are made first. `stop` (may be empty) is asked between batches:
-/// true ends it without a result.
-std::optional<Evaluation> evaluate(Engine& engine, const Plan& plan, const EvaluatedSamples& samples, const std::function<bool()>& stop = {});
+/// What an evaluation that takes a while does between batches; both may be empty.
+struct EvaluationHooks {
+  std::function<bool()> stop;                                                    ///< true ends it without a result
+  std::function<void(int64_t samples_done, const Evaluation& so_far)> progress;  ///< called every ten seconds
+};
+
+/// Evaluates every sample once, a global batch at a time; updates that are pending are made first.
+std::optional<Evaluation> evaluate(Engine& engine, const Plan& plan, const EvaluatedSamples& samples, const EvaluationHooks& hooks = {});
 
 /// The command: plans, loads the weights and evaluates what RunData::evaluated names.
 Evaluation evaluate(Session& session);

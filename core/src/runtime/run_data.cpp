@@ -49,7 +49,10 @@ std::unique_ptr<const data::SampleStream> open_samples(const config::Config& con
   log_info(files.table, ": ", samples->source().description(), "; ", samples->sample_count(), " samples of ", files.options.sequence_length, " tokens",
            samples->held_out() > 0 ? cat(", ", samples->held_out(), " held out") : "");
   if (samples->mask() && samples->source().token_count() <= kCheckedTokens) {
-    log_info(files.table, ": ", base::group_digits(samples->mask()->count()), " of the tokens count as targets (", samples->mask()->path().string(), ")");
+    const int64_t counted = samples->mask()->count();
+    const std::string path = samples->mask()->path().string();
+    if (counted == 0) throw FileError(cat(path, ": no token counts as a target; mask less, or ignore the file with data.mask = \"none\""));
+    log_info(files.table, ": ", base::group_digits(counted), " of the tokens count as targets (", path, ")");
   }
   return samples;
 }

@@ -104,9 +104,14 @@ void write_trace(const fs::path& folder, const PlannedRun& planned, const Progra
 }
 
 // Evaluates the state that a step left. Nothing when an interruption cut it short.
-std::optional<observe::EvaluationMetrics> evaluate_step(PreparedRun& run) {
+std::optional<observe::EvaluationMetrics> evaluate_step(PreparedRun& run, observe::ProgressLine& progress) {
   const Clock::time_point start = Clock::now();
-  const std::optional<Evaluation> evaluation = evaluate(run.engine(), run.planned().plan, run.data().evaluated(), InterruptGuard::requested);
+  const EvaluatedSamples samples = run.data().evaluated();
+  const auto tell = [&](int64_t done, const Evaluation& so_far) {
+    progress.end();
+    log_info("eval: ", done, " of ", samples.count, " samples, loss ", so_far.loss, " so far");
+  };
+  const std::optional<Evaluation> evaluation = evaluate(run.engine(), run.planned().plan, samples, {.stop = InterruptGuard::requested, .progress = tell});
   if (!evaluation) return std::nullopt;
   return observe::EvaluationMetrics{.loss = evaluation->loss, .tokens = evaluation->tokens, .seconds = seconds_since(start)};
 }
@@ -180,7 +185,7 @@ ExitCode train(Session& session, bool resume) {
     const bool saves = regular || (step == settings.steps && config.checkpoint().at_end);
     const bool evaluates = (config.eval().every > 0 && step % config.eval().every == 0) || (saves && config.checkpoint().keep_best > 0);
     if (evaluates) {
-      line.evaluation = evaluate_step(run);
+      line.evaluation = evaluate_step(run, progress);
       last_end = Clock::now();
     }
     metrics.append(line);

@@ -20,10 +20,10 @@ namespace fs = std::filesystem;
 
 class BestCheckpoints : public ::testing::Test {
  protected:
-  void write(int64_t step, std::optional<double> loss) {
+  void write(int64_t step, std::optional<double> loss, int64_t tokens = 64) {
     CheckpointWriter writer(folder_.path(), step, {{"w", Dtype::kF32, {2}}});
     writer.write_tensors([](const TensorInfo&, StateStream, const FloatSink& sink) { sink(std::vector<float>{1, 2}); });
-    if (loss) writer.write_text(kEvaluationName, format_evaluation(*loss, 64));
+    if (loss) writer.write_text(kEvaluationName, format_evaluation(*loss, tokens));
     TrainingState state;
     state.step = step;
     writer.commit(state);
@@ -39,6 +39,7 @@ TEST_F(BestCheckpoints, AreRankedByLossAndTheNewerOfEqualsFirst) {
   write(4, 3.0);
   write(5, std::numeric_limits<double>::quiet_NaN());
   write(6, 3.5);
+  write(7, 0.0, /*tokens=*/0);
   EXPECT_THAT(best_checkpoints(folder_.path(), 9), ElementsAre("step-000004", "step-000002", "step-000006", "step-000001"));
   EXPECT_THAT(best_checkpoints(folder_.path(), 2), ElementsAre("step-000004", "step-000002"));
   EXPECT_THAT(best_checkpoints(folder_.path(), 0), IsEmpty());
