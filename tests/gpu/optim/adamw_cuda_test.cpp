@@ -154,6 +154,25 @@ TEST_F(AdamWCuda, ReadsTheClippingScaleOnTheDevice) {
   EXPECT_EQ(bits_of(device.memory.copy()), bits_of(host.memory.copy()));
 }
 
+// The host hears of a norm later than the kernel needs it.
+TEST_F(AdamWCuda, ANormThatIsNotFiniteLeavesStateAndWeightsAsTheyWere) {
+  constexpr int64_t kCount = 5000;
+  for (const double norm : {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN(), 3.5}) {
+    const Shard host(kCount, 2, 8);
+    const DeviceShard device(host);
+    const std::vector<float> before = device.memory.copy();
+    const std::vector<uint16_t> published = device.published_bf16.copy();
+    const DeviceArray<double> sum_of_squares(&norm, 1);
+    AdamWDeviceJob job = device.job(host.job());
+    job.partial_sums = nullptr;
+    job.stats = nullptr;
+    job.gradient_sum_of_squares = sum_of_squares.data();
+    adamw_update_cuda(job, 0, kCount, nullptr);
+    const bool untouched = bits_of(device.memory.copy()) == bits_of(before) && device.published_bf16.copy() == published;
+    EXPECT_EQ(untouched, !std::isfinite(norm)) << norm;
+  }
+}
+
 TEST_F(AdamWCuda, PublishesFromMasters) {
   const Shard host(9999, 1, 15);
   for (float special : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), std::bit_cast<float>(0x3f808000u),
