@@ -16,13 +16,13 @@ enum Saved { kZ, kCounts, kEnds, kTokenOf, kRowOf };
 enum class ExpertPass { kForward, kReplay, kBackward };
 
 // Rows of H elements and I elements are read and written about as often as counted here; weights and their gradients once.
-Cost price(const StepEmitter& emitter, ExpertPass pass) {
+Cost price(const StepEmitter& emitter, ExpertPass pass, int64_t tokens) {
   const RoutedExperts& routed = emitter.model().routed;
-  const double rows = static_cast<double>(emitter.plan().tokens_per_rank() * routed.top_k);
+  const double rows = static_cast<double>(tokens * routed.top_k);
   const double hidden = static_cast<double>(emitter.model().hidden), width = static_cast<double>(routed.width);
   const double element = static_cast<double>(element_bytes(emitter.plan().workload.compute));
   const double bank = static_cast<double>(routed.experts) * 3 * width * hidden;
-  Cost cost{.tokens = static_cast<double>(emitter.plan().tokens_per_rank()), .parameters = bank};
+  Cost cost{.tokens = static_cast<double>(tokens), .parameters = bank};
   switch (pass) {
     case ExpertPass::kForward:
       cost.gemm_flops = 2 * rows * hidden * 3 * width;
@@ -79,7 +79,9 @@ void Local::add_units(StepEmitter& emitter) {
   for (int layer = 0; layer < static_cast<int>(model.layers.size()); ++layer) {
     if (experts[layer].empty()) continue;
     OOM_CHECK_EQ(experts[layer].size(), 2u, "layer ", layer, " must list gate_up and down");
-    banks_[layer] = emitter.add_unit(make_shared_unit(model, cat("layer ", layer, " bank"), UnitKind::kBank, layer, experts[layer], emitter.ranks()));
+    ParameterUnit bank = make_shared_unit(model, cat("layer ", layer, " bank"), UnitKind::kBank, layer, experts[layer], emitter.ranks());
+    bank.sums_slices = emitter.feed_forward_tokens() < emitter.plan().tokens_per_rank();
+    banks_[layer] = emitter.add_unit(std::move(bank));
   }
 }
 
@@ -90,9 +92,10 @@ void Local::emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& b
   for (int rank = 0; rank < emitter.ranks(); ++rank) {
     StageSpec spec{.kind = save ? "experts_replay" : "experts_forward",
                    .layer = layer,
+                   .part = buffers.part.index,
                    .lane = {Lane::kCompute, rank},
                    .reads = joined({buffers.front[rank], buffers.routing[rank]}, bank.reads[rank]),
-                   .cost = price(emitter, save && !sum ? ExpertPass::kReplay : ExpertPass::kForward)};
+                   .cost = price(emitter, save && !sum ? ExpertPass::kReplay : ExpertPass::kForward, buffers.part.tokens)};
     if (save) spec.writes.push_back(buffers.saved[rank]);
     if (sum) spec.writes.push_back(buffers.routed[rank]);
     spec.action = [&emitter, &memory = emitter.memory(), bank, rank, experts, save, sum, front = buffers.front[rank], routing = buffers.routing[rank],
@@ -120,27 +123,30 @@ void Local::emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& b
 void Local::emit_backward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers, const ExpertGradientBuffers& gradients) {
   const UnitId unit = banks_.at(layer);
   const Delivery bank = emitter.deliver(unit);
-  const GradientTarget target = emitter.gradient_target(unit);
+  const bool first = buffers.part.first;
+  if (first) target_ = emitter.gradient_target(unit);
   for (int rank = 0; rank < emitter.ranks(); ++rank) {
     emitter.program().emit(
         {.kind = "experts_backward",
          .layer = layer,
+         .part = buffers.part.index,
          .lane = {Lane::kCompute, rank},
          .reads = joined({buffers.front[rank], buffers.routing[rank], buffers.saved[rank], gradients.drouted[rank]}, bank.reads[rank]),
-         .writes = joined({gradients.dinput[rank], gradients.dweights[rank]}, target.writes[rank]),
-         .cost = price(emitter, ExpertPass::kBackward),
-         .action = [&emitter, &memory = emitter.memory(), bank, target, rank, front = buffers.front[rank], routing = buffers.routing[rank], saved = buffers.saved[rank],
+         .writes = joined({gradients.dinput[rank], gradients.dweights[rank]}, first ? target_.writes[rank] : std::vector<BufferId>{}),
+         .updates = first ? std::vector<BufferId>{} : target_.writes[rank],
+         .cost = price(emitter, ExpertPass::kBackward, buffers.part.tokens),
+         .action = [&emitter, &memory = emitter.memory(), bank, target = target_, first, rank, front = buffers.front[rank], routing = buffers.routing[rank], saved = buffers.saved[rank],
                     drouted = gradients.drouted[rank], dinput = gradients.dinput[rank], dweights = gradients.dweights[rank]](StageContext&) {
            const std::vector<at::Tensor> held = std::move(memory.slot(saved).saved.tensors);
            const ops::Permutation order{held[kCounts], held[kEnds], held[kTokenOf], held[kRowOf]};
-           const LayerGradients sinks = emitter.gradients(target, rank, /*accumulate=*/false);
+           const LayerGradients sinks = emitter.gradients(target, rank, /*accumulate=*/!first);
            ops::MoeBackward result = ops::moe_backward(memory.slot(drouted).tensor, memory.slot(front).front.expert_input, memory.slot(routing).routing, order, held[kZ],
                                                        expert_weights(emitter, bank, rank), {.gate_up = sinks[0], .down = sinks[1]});
            memory.slot(dinput).tensor = std::move(result.dx);
            memory.slot(dweights).tensor = std::move(result.d_weights);
          }});
   }
-  emitter.retire(unit);
+  if (buffers.part.last) emitter.retire(unit);
 }
 
 }  // namespace oom::local

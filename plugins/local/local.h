@@ -13,6 +13,7 @@ class Local final : public ExpertStrategy {
   static const SettingsSchema& settings_schema();
 
   void configure(const ModelDescription& model, Plan& plan) const override;
+  bool takes_parts() const override { return true; }
   void add_units(StepEmitter& emitter) override;
   void emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers) override;
   void emit_backward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers, const ExpertGradientBuffers& gradients) override;
@@ -20,6 +21,7 @@ class Local final : public ExpertStrategy {
  private:
   const HostServices& services_;
   std::vector<UnitId> banks_;  // by layer; -1: not routed
+  GradientTarget target_;      // of the layer whose backward is being emitted
 };
 
 }  // namespace oom::local

@@ -1,5 +1,4 @@
-/// Whole-layer checkpointing with host boundaries: the forward stores each layer's input on the host; the backward brings it back,
-/// replays the layer and differentiates it.
+/// Split, Keep, Replay: README.md.
 #pragma once
 
 #include <oom/activation_strategy.h>
@@ -13,6 +12,7 @@ class Offload final : public ActivationStrategy {
   static const SettingsSchema& settings_schema();
 
   void configure(const ModelDescription& model, Plan& plan) const override;
+  int64_t feed_forward_tokens(const ModelDescription& model, const Plan& plan) const override;
   void emit_training(StepEmitter& emitter) override;
   void emit_evaluation(StepEmitter& emitter) override;
 

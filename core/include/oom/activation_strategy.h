@@ -14,6 +14,8 @@ class OOM_API ActivationStrategy : public Plugin {
 
   /// Resolves this strategy's settings for a workload into plan.settings. Throws ConfigError naming key, value and choices.
   virtual void configure(const ModelDescription& model, Plan& plan) const = 0;
+  /// Most tokens of a rank that the feed-forward shall handle at once under a configured plan.
+  virtual int64_t feed_forward_tokens(const ModelDescription&, const Plan& plan) const { return plan.tokens_per_rank(); }
   /// Emits a training step from begin_step to end_step.
   virtual void emit_training(StepEmitter& emitter) = 0;
   /// Emits a forward that ends in the loss and changes nothing (`oom eval`).

@@ -11,8 +11,9 @@
 namespace oom {
 inline namespace abi_1 {
 
-/// Buffers of one layer's routed experts, one a rank. All are transient slots of the rank's compute lane.
+/// Buffers of one layer's routed experts, one a rank. All are transient slots of the rank's compute lane. T: tokens of `part`.
 struct ExpertBuffers {
+  TokenPart part;       ///< the tokens that the call is about; all of them, unless takes_parts()
   RankBuffers front;    ///< slot.front.expert_input [T, H]: input of the experts
   RankBuffers routing;  ///< slot.routing: decisions of the layer's forward, also in replay and backward
   RankBuffers routed;   ///< slot.tensor [T, H]: their weighted sum, written by emit_forward. Empty: nobody reads it, only `saved` is wanted
@@ -30,11 +31,14 @@ class OOM_API ExpertStrategy : public Plugin {
 
   /// Resolves this strategy's settings for a workload into plan.settings. Throws ConfigError naming key, value and choices.
   virtual void configure(const ModelDescription& model, Plan& plan) const = 0;
-  /// Registers the bank of every routed layer.
+  /// True when a layer's tokens may come in several calls. False: every call has all tokens of a rank, whatever the ActivationStrategy cuts.
+  virtual bool takes_parts() const { return false; }
+  /// Registers the bank of every routed layer. StepEmitter::feed_forward_tokens says whether gradients come in parts.
   virtual void add_units(StepEmitter& emitter) = 0;
   /// Emits delivery of the bank and the experts' forward of `layer`.
   virtual void emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers) = 0;
-  /// Emits the backward, the bank's gradients included, and retires the bank. buffers.saved is consumed.
+  /// Emits the backward, the bank's gradients included: of `part.first` they are written, of others added. Retires the bank with `part.last`.
+  /// buffers.saved is consumed.
   virtual void emit_backward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers, const ExpertGradientBuffers& gradients) = 0;
 };
 

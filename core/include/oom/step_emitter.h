@@ -30,6 +30,44 @@ inline namespace abi_1 {
 /// One buffer for each rank.
 using RankBuffers = std::vector<BufferId>;
 
+/// [rows, H] in the compute type on every rank: tokens [begin, begin + rows) of each rank's own.
+struct Activation {
+  RankBuffers buffers;
+  int64_t begin = 0;
+  int64_t rows = 0;
+};
+
+/// What attention gives (Keep) for some sequences of every rank, in slots or in persistent memory of StepEmitter::keep_bytes.
+struct AttentionResults {
+  RankBuffers buffers;
+  int64_t first_sequence = 0;
+  int64_t sequences = 0;
+  bool empty() const { return buffers.empty(); }
+};
+
+/// Part of a mixer's work over whole sequences of a rank: one stage a rank. `slice` is kWhole (all heads and tokens of these sequences), kHeadGroup, or
+/// kSequence (then there is one sequence).
+struct MixerPart {
+  int64_t first_sequence = 0;
+  int64_t sequences = 0;
+  Slice slice;
+  int index = 0;  ///< Stage::part
+};
+
+/// Tokens [begin, begin + tokens) of every rank: a part of a feed-forward's work. `first`, `last`: in the order of emission.
+struct TokenPart {
+  int64_t begin = 0;
+  int64_t tokens = 0;
+  int index = 0;  ///< Stage::part
+  bool first = true;
+  bool last = true;
+};
+
+/// What a pass over a part of a feed-forward leaves for the backward of that part.
+struct FeedForwardRecord {
+  RankBuffers routing, front, saved, experts;
+};
+
 /// A unit in a window of every rank that it was delivered to: what compute stages declare as reads, and where its tensors are.
 struct Delivery {
   UnitId unit = -1;
@@ -42,6 +80,7 @@ struct Delivery {
 struct GradientTarget {
   UnitId unit = -1;
   std::vector<std::vector<BufferId>> writes;  ///< by rank
+  bool accumulate = false;                    ///< stages add to what is there, which emit_zero has made 0
 };
 
 class OOM_API StepEmitter {
@@ -59,9 +98,11 @@ class OOM_API StepEmitter {
   // Buffers.
   /// A transient activation on each rank's GPU.
   virtual RankBuffers add_activation(const std::string& name, int64_t bytes, BufferClass buffer_class = BufferClass::kWorkspace) = 0;
-  /// What a layer's halves put into Saved, a rank: sizes for add_activation.
-  virtual int64_t mixer_saved_bytes(int layer) const = 0;
-  virtual int64_t feed_forward_saved_bytes(int layer) const = 0;
+  /// The same for [rows, H] of the compute type, or of FP32.
+  Activation add_rows(const std::string& name, int64_t begin, int64_t rows, BufferClass buffer_class = BufferClass::kWorkspace);
+  Activation add_sums(const std::string& name, int64_t begin, int64_t rows);
+  /// All tokens of the ranks, in buffers that are there.
+  Activation all_tokens(RankBuffers buffers) const { return {std::move(buffers), 0, plan().tokens_per_rank()}; }
   /// A persistent buffer on each rank's GPU, or on the NUMA node beside it.
   virtual RankBuffers add_device_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) = 0;
   virtual RankBuffers add_host_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) = 0;
@@ -82,23 +123,50 @@ class OOM_API StepEmitter {
   virtual Delivery deliver(UnitId unit) = 0;
   /// Emits nothing: reserves the unit's gradient buffers for the compute stages that follow.
   virtual GradientTarget gradient_target(UnitId unit) = 0;
+  /// For gradients that come in parts: a stage a rank that sets them to 0, after which stages accumulate.
+  virtual void emit_zero(int layer, GradientTarget& target) = 0;
   /// Emits reduction over ranks, the way to the owner, and the update (or leaves it pending).
   virtual void retire(UnitId unit) = 0;
   /// Tensors of a unit inside an action: working weights and gradient sinks, one for each piece.
   virtual LayerWeights weights(const Delivery& delivery, int rank) const = 0;
   virtual LayerGradients gradients(const GradientTarget& target, int rank, bool accumulate) const = 0;
 
-  // A decoder layer's halves, one stage a rank each. `ordinary` is the delivered ordinary unit of the layer.
-  virtual void emit_mixer_forward(int layer, const Delivery& ordinary, const RankBuffers& x, const RankBuffers& y) = 0;
-  virtual void emit_mixer_replay(int layer, const Delivery& ordinary, const RankBuffers& x, const RankBuffers& y, const RankBuffers& saved) = 0;
-  /// dx may be the buffer of dy.
-  virtual void emit_mixer_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const RankBuffers& x, const RankBuffers& saved,
-                                   const RankBuffers& dy, const RankBuffers& dx) = 0;
-  /// Front, experts (through the ExpertStrategy) and back. The forward decides the routing; `saved` non-empty: replay, which reuses it.
-  virtual void emit_feed_forward(int layer, const Delivery& ordinary, const RankBuffers& y, const RankBuffers& z, const RankBuffers& saved) = 0;
+  // A decoder layer's halves, one stage a rank for each part. `ordinary` is the delivered ordinary unit of the layer. Activations hold at least the
+  // tokens of the part; results of parts fill them one after another. What is written may be what is read: y = z, dz = dy, dy = dx.
+  virtual const Mixer& mixer(int layer) const = 0;
+  /// Most tokens of a rank that a call of emit_feed_forward is about.
+  virtual int64_t feed_forward_tokens() const = 0;
+
+  /// Bytes of a layer's attention results over that many sequences; 0: it has none.
+  int64_t keep_bytes(int layer, int64_t sequences) const;
+  /// A whole or sequential part's forward. `results` (or empty) receives what attention gives; `before` and `after` (or empty) are slots with the states at
+  /// the borders of a kSequence part; a sequence begins without a state.
+  virtual void emit_mixer_forward(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const Activation& y, const AttentionResults& results,
+                                  const RankBuffers& before, const RankBuffers& after) = 0;
+  /// A whole part's replay from the input and, unless empty, kept results. Returns what it saved. Pass::kForward: the forward itself, which retains.
+  virtual RankBuffers emit_mixer_replay(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const Activation& y, const AttentionResults& results) = 0;
+  virtual void emit_mixer_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const RankBuffers& saved,
+                                   const Activation& dy, const Activation& dx) = 0;
+  /// Replay and backward of a whole or sequential part in one stage, so that nothing is saved. `state_gradient`: a slot that goes from part to part.
+  virtual void emit_mixer_rebuilt_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const AttentionResults& results,
+                                           const RankBuffers& before, const RankBuffers& state_gradient, const Activation& dy, const Activation& dx) = 0;
+  // AttentionParts. `part` of emit_project and emit_enter_backward is whole; key_sums: a slot for each set of sequences; dnormed: of add_sums.
+  virtual void emit_attend(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const AttentionResults& results) = 0;
+  virtual void emit_project(int layer, const Delivery& ordinary, const MixerPart& part, const Activation& x, const AttentionResults& results, const Activation& y) = 0;
+  /// Returns dy itself where the mixer has nothing between Wo and the residual sum.
+  virtual Activation emit_project_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const AttentionResults& results,
+                                           const Activation& dy) = 0;
+  virtual void emit_attend_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const AttentionResults& results,
+                                    const Activation& dprojected, const RankBuffers& key_sums, const Activation& dnormed) = 0;
+  virtual void emit_enter_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const Activation& dnormed,
+                                   const Activation& dy, const Activation& dx) = 0;
+
+  /// Front, experts (through the ExpertStrategy) and back of a part. Pass::kForward decides its routing, others reuse it. `z` null: nobody reads the result.
+  /// `save`: for a backward; the forward then retains.
+  virtual FeedForwardRecord emit_feed_forward(int layer, const Delivery& ordinary, const TokenPart& part, Pass pass, const Activation& y, const Activation* z, bool save) = 0;
   /// `dy` receives the gradient of y. Runs the experts' backward through the ExpertStrategy.
-  virtual void emit_feed_forward_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const RankBuffers& y, const RankBuffers& saved,
-                                          const RankBuffers& dz, const RankBuffers& dy) = 0;
+  virtual void emit_feed_forward_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const TokenPart& part, const FeedForwardRecord& record, const Activation& y,
+                                          const Activation& dz, const Activation& dy) = 0;
 
   // Ends of the model.
   virtual void begin_step() = 0;

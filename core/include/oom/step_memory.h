@@ -21,6 +21,7 @@ struct SlotValue {
   Keep keep;
   Routing routing;
   FeedForwardFront front;
+  CarriedState state;
 };
 
 class OOM_API StepMemory {

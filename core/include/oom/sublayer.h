@@ -51,7 +51,7 @@ struct CutAxis {
 };
 
 /// A part of an operator's work; kWhole ignores the range.
-/// kTokens, kSequence: the call sees and returns those rows. kHeadGroup: it returns an FP32 contribution [T, H] without the residual.
+/// kBatch: sequences; kTokens: tokens; kSequence: tokens of each sequence, whose rows alone the call sees and returns; kHeadGroup: query heads.
 struct Slice {
   Axis axis = Axis::kWhole;
   int64_t begin = 0;
@@ -62,17 +62,25 @@ struct Slice {
 struct Saved {
   std::vector<at::Tensor> tensors;
 };
-/// Attention results kept from the forward so that replay need not attend again: O [T, heads, head_dim] and LSE [B, heads, S] FP32.
+/// Results of attention over a call's tokens, from which its output can be made again without attending: memory of the caller's, which operators
+/// fill or read, perhaps a part of a larger tensor.
 struct Keep {
-  at::Tensor output;
-  at::Tensor log_sum_exp;
+  at::Tensor output;       ///< O [T, heads * head_dim] in the compute type; rows may be strided
+  at::Tensor log_sum_exp;  ///< FP32 [B, heads, S]; may be strided
 };
-/// What passes between slices along a sequential axis (recurrent state, convolution context) and back.
+/// Of all heads; none: the mixer has no results to keep.
+struct KeepShape {
+  int64_t heads = 0;
+  int64_t head_dim = 0;
+};
+/// What passes between slices along a sequential axis (recurrent state, convolution context) and back. Operators replace the tensors, never write into
+/// them: the states between slices are held side by side. Empty: the beginning (forward), or nothing comes back (backward).
 struct CarriedState {
   std::vector<at::Tensor> tensors;
 };
 
-enum class Pass { kForward, kReplay, kReplayKept, kBackward };
+/// What a call is for. From kAttend on: the calls of AttentionParts.
+enum class Pass { kForward, kReplay, kReplayKept, kBackward, kAttend, kProject, kAttendBackward, kEnterBackward };
 
 /// What a call costs, for the planner: floating-point operations by kind and bytes moved in device memory.
 struct SublayerCost {
@@ -85,12 +93,41 @@ struct SublayerCost {
   int64_t kept_bytes = 0;       ///< size of Keep
 };
 
+/// `sequence` describes the whole sequences that the call is about, also when x holds the rows of a kSequence slice alone: then rows [begin, end) of each,
+/// sequence by sequence.
 struct MixerCall {
   const LayerWeights& weights;
   LayerGradients* gradients = nullptr;  ///< backward only
-  const SequenceInfo& sequence;         ///< of the whole that the slice is cut from, the same object for every slice; x holds the slice's rows alone
-  Slice slice;                          ///< kSequence: rows [begin, end) of each sequence, sequence by sequence; kBatch: sequences [begin, end)
-  CarriedState* state = nullptr;        ///< kSequence: in what the slice before handed on (backward: the slice behind; empty: zeros), out its own
+  const SequenceInfo& sequence;
+  Slice slice;
+  /// Sequential axes. Forward and replay: in the state where the slice begins, out that where it ends. Backward: in the gradient of the state where it
+  /// ends, out that of the state where it begins.
+  CarriedState* state = nullptr;
+  bool wants_output = true;  ///< false: the caller does not read what replay returns
+};
+
+/// Attention in parts, so that no more than a few heads' queries, keys and values exist at once. Forward: attend for each head group, then project.
+/// Backward: attend_backward for each head group in the same order, then enter_backward. Groups lie within one key/value head or cover several whole ones;
+/// every query head is in one group. `project`, `project_backward` and `enter_backward` work row by row: they may be given any of the rows.
+class OOM_API AttentionParts {
+ public:
+  virtual ~AttentionParts();
+  /// Query heads that share a key/value head.
+  virtual int64_t heads_per_key() const = 0;
+  /// Fills the slice's heads of `results` (of whole width) from the input x [T, H] of whole sequences.
+  virtual void attend(const at::Tensor& x, const MixerCall& call, const Keep& results) const = 0;
+  /// Returns the rows y of the mixer, given those of its input and of O; the bits of an uncut forward.
+  virtual at::Tensor project(const at::Tensor& x, const at::Tensor& output, const MixerCall& call) const = 0;
+  /// True when what is between Wo and the residual sum (a norm) has a backward of its own, project_backward.
+  virtual bool transforms_projection() const { return false; }
+  /// Returns the gradient of Wo's product [rows, H] for that of y.
+  virtual at::Tensor project_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& output, const MixerCall& call) const;
+  /// Adds the slice's share to `dnormed`, FP32 [T, H]: the gradient of the normed input. `dprojected`: the gradient of Wo's product. Accumulates the
+  /// parameters' gradients: sinks must be FP32 and accumulate. `key_sums` goes from group to group: FP32 sums of dK and dV of a key/value head, while
+  /// some of its query heads are missing.
+  virtual void attend_backward(const at::Tensor& dprojected, const at::Tensor& x, const Keep& results, const MixerCall& call, CarriedState& key_sums, const at::Tensor& dnormed) const = 0;
+  /// Returns the rows dx = dy + the input norm's backward of `dnormed`, FP32 [rows, H].
+  virtual at::Tensor enter_backward(const at::Tensor& dnormed, const at::Tensor& dy, const at::Tensor& x, const MixerCall& call) const = 0;
 };
 
 class OOM_API Mixer {
@@ -98,12 +135,16 @@ class OOM_API Mixer {
   virtual ~Mixer();
   /// Axes this operator may be cut along; always contains kWhole.
   virtual std::vector<CutAxis> axes() const = 0;
+  virtual KeepShape keep_shape() const { return {}; }
+  /// Not null for mixers that may be cut along kHeadGroup or have results to keep.
+  virtual const AttentionParts* parts() const { return nullptr; }
   /// Returns y [T, H]. Fills `keep` when given.
   virtual at::Tensor forward(const at::Tensor& x, const MixerCall& call, Keep* keep) const = 0;
   /// Returns y again, bit for bit, and fills `saved`. Reads O and LSE from `keep` instead of attending when given.
   virtual at::Tensor replay(const at::Tensor& x, const MixerCall& call, const Keep* keep, Saved& saved) const = 0;
   /// Returns dx [T, H] and writes the parameters' gradients; empties `saved`.
   virtual at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, Saved& saved, const MixerCall& call) const = 0;
+  /// Of one call over `batch` sequences of `length` tokens, or over the slice of them.
   virtual SublayerCost cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice& slice) const = 0;
   /// True when calls heed SequenceInfo::document_starts. Where one mixer does not, `data.documents = "isolated"` is refused.
   virtual bool isolates_documents() const { return false; }

@@ -1,7 +1,6 @@
 #include <ATen/ops/empty.h>
 
-#include "oom/blocks.h"
-#include "oom/ops/attention.h"
+#include "model/grouped_attention.h"
 #include "oom/ops/linear.h"
 #include "oom/ops/rms_norm.h"
 #include "oom/ops/scale.h"
@@ -13,7 +12,7 @@ namespace {
 // T tokens = B sequences of S; Q = query heads x head dim, K = key/value heads x head dim.
 class AttentionMixer final : public Mixer {
  public:
-  explicit AttentionMixer(const AttentionSettings& settings) : settings_(settings), frequencies_(ops::rotary_frequencies(settings.rotary)) {
+  explicit AttentionMixer(const AttentionSettings& settings) : settings_(settings), frequencies_(ops::rotary_frequencies(settings.rotary)), parts_(settings) {
     OOM_CHECK(settings.value >= 0 || settings.key_norm.present(), "values share the key's projection only where a norm keeps the two apart");
   }
 
@@ -23,16 +22,22 @@ class AttentionMixer final : public Mixer {
             {.axis = Axis::kHeadGroup, .extent = settings_.query_heads, .multiple = 1}};
   }
 
+  KeepShape keep_shape() const override { return {settings_.query_heads, settings_.head_dim}; }
+  const AttentionParts* parts() const override { return &parts_; }
+
   at::Tensor forward(const at::Tensor& x, const MixerCall& call, Keep* keep) const override {
     const Projected projected = project(x, call);
     const ops::AttentionForward attended = attend(projected, call);
-    if (keep) *keep = {attended.out, attended.lse};
+    if (keep) {
+      keep->output.copy_(attended.out.reshape(keep->output.sizes()));
+      keep_lse(keep->log_sum_exp, attended.lse, call);
+    }
     return output(x, attended.out, call, nullptr);
   }
 
   at::Tensor replay(const at::Tensor& x, const MixerCall& call, const Keep* keep, Saved& saved) const override {
     const Projected projected = project(x, call);
-    const ops::AttentionForward attended = keep ? ops::AttentionForward{keep->output, keep->log_sum_exp} : attend(projected, call);
+    const ops::AttentionForward attended = keep ? ops::AttentionForward{keep->output, attention_lse(keep->log_sum_exp, call)} : attend(projected, call);
     saved.tensors = {projected.normed, projected.rstd, projected.query_raw,  projected.query_rstd, projected.key_raw, projected.key_rstd, projected.value_raw, projected.value_rstd,
                      projected.query,  projected.key,  projected.value,      attended.out,         attended.lse};
     return output(x, attended.out, call, &saved);
@@ -85,7 +90,8 @@ class AttentionMixer final : public Mixer {
 
   bool isolates_documents() const override { return true; }
 
-  SublayerCost cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice&) const override {
+  SublayerCost cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice& slice) const override {
+    if (pass >= Pass::kAttend) return parts_.cost(pass, batch, length, element_bytes, slice);
     const double tokens = static_cast<double>(batch * length);
     const double query = static_cast<double>(settings_.query_heads * settings_.head_dim), key = static_cast<double>(settings_.kv_heads * settings_.head_dim);
     const double hidden = static_cast<double>(settings_.hidden), element = static_cast<double>(element_bytes);
@@ -125,20 +131,8 @@ class AttentionMixer final : public Mixer {
   static at::Tensor weight_of(const NormSettings& norm, const LayerWeights& weights) { return norm.weight >= 0 ? weights[norm.weight] : at::Tensor(); }
   static GradientSink sink_of(const NormSettings& norm, const LayerGradients& sinks) { return norm.weight >= 0 ? sinks[norm.weight] : GradientSink{}; }
 
-  ops::AttentionOptions options(const MixerCall& call) const {
-    ops::AttentionOptions options{.scale = settings_.scale, .causal = true, .window_tokens = settings_.window_tokens};
-    const SequenceInfo& sequence = call.sequence;
-    if (packed(call)) options.documents = {{sequence.host_document_starts.begin(), sequence.host_document_starts.end()}, sequence.document_starts, sequence.longest_document};
-    return options;
-  }
-
-  static bool packed(const MixerCall& call) { return call.sequence.document_starts.defined(); }
-
-  // Sequences side by side; isolated documents are pieces of one long sequence.
-  at::Tensor by_sequence(const at::Tensor& tensor, int64_t heads, const MixerCall& call) const {
-    const int64_t batch = packed(call) ? 1 : call.sequence.batch;
-    return tensor.view({batch, call.sequence.batch * call.sequence.length / batch, heads, settings_.head_dim});
-  }
+  ops::AttentionOptions options(const MixerCall& call) const { return attention_options(settings_, call); }
+  at::Tensor by_sequence(const at::Tensor& tensor, int64_t heads, const MixerCall& call) const { return oom::by_sequence(tensor, heads, settings_.head_dim, call); }
 
   at::Tensor by_head(const at::Tensor& projection, int64_t heads) const { return projection.view({projection.size(0), heads, settings_.head_dim}); }
 
@@ -196,6 +190,7 @@ class AttentionMixer final : public Mixer {
 
   AttentionSettings settings_;
   ops::RotaryFrequencies frequencies_;
+  GroupedAttention parts_;
 };
 
 }  // namespace

@@ -55,8 +55,8 @@ ops::RoutingStatistics ProgramEmitter::statistics(int rank) const {
   return {context_.memory.view(statistics_[rank], at::kLong, {experts}), context_.memory.view(statistics_[rank], at::kDouble, {experts}, experts * 8)};
 }
 
-int64_t ProgramEmitter::expert_saved_bytes() const {
-  const int64_t rows = plan().tokens_per_rank() * model().routed.top_k;
+int64_t ProgramEmitter::expert_saved_bytes(int64_t tokens) const {
+  const int64_t rows = tokens * model().routed.top_k;
   return rows * (2 * model().routed.width + model().hidden) * element_bytes(plan().workload.compute);
 }
 
@@ -77,7 +77,7 @@ void ProgramEmitter::emit_embedding(const RankBuffers& x) {
   const Delivery table = deliver(embedding_);
   for (int rank = 0; rank < ranks(); ++rank) {
     builder_.emit({.kind = "embedding_forward", .layer = kEmbeddingLayer, .lane = {Lane::kCompute, rank}, .reads = joined({tokens_[rank]}, table.reads[rank]), .writes = {x[rank]},
-                   .cost = row_price(2, plan(), model().hidden), .action = [this, table, rank, out = x[rank]](StageContext&) {
+                   .cost = row_price(2, plan().tokens_per_rank(), plan(), model().hidden), .action = [this, table, rank, out = x[rank]](StageContext&) {
                      const LayerWeights weights = units_.weights(table, rank);
                      put(out, ops::embedding_forward(weights[0], context_.memory.view(tokens_[rank], at::kInt, {plan().tokens_per_rank()}), embedding_scale()));
                    }});

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 namespace oom::runtime {
 
 ProgramEmitter::ProgramEmitter(const Context& context)
@@ -57,11 +59,10 @@ RankBuffers ProgramEmitter::add_activation(const std::string& name, int64_t byte
   return buffers;
 }
 
-int64_t ProgramEmitter::mixer_saved_bytes(int layer) const {
-  return context_.operators.mixers.at(layer)->cost(Pass::kReplay, plan().sequences_per_rank(), plan().workload.sequence_length, element_bytes(plan().workload.compute), {}).saved_bytes;
-}
-int64_t ProgramEmitter::feed_forward_saved_bytes(int layer) const {
-  return context_.operators.feed_forwards.at(layer)->cost(Pass::kReplay, plan().tokens_per_rank(), element_bytes(plan().workload.compute)).saved_bytes;
+int64_t ProgramEmitter::feed_forward_tokens() const {
+  const int64_t all = plan().tokens_per_rank();
+  if (!context_.activations || !context_.experts.takes_parts()) return all;
+  return std::min(all, context_.activations->feed_forward_tokens(model(), plan()));
 }
 
 RankBuffers ProgramEmitter::add_device_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) {
@@ -106,7 +107,7 @@ LayerWeights ProgramEmitter::layer_weights(const Delivery& ordinary, int layer, 
 }
 
 LayerGradients ProgramEmitter::layer_gradients(const GradientTarget& target, int layer, int rank) const {
-  const LayerGradients pieces = units_.gradients(target, rank, /*accumulate=*/false);
+  const LayerGradients pieces = units_.gradients(target, rank, target.accumulate);
   LayerGradients sinks(layer_parameters_[layer]);
   for (size_t piece = 0; piece < pieces.size(); ++piece) sinks[positions_[layer][piece]] = pieces[piece];
   return sinks;
@@ -125,24 +126,51 @@ void ProgramEmitter::put(BufferId buffer, at::Tensor value) const {
   }
 }
 
-SequenceInfo ProgramEmitter::sequence(int rank) const {
-  SequenceInfo info;
-  info.batch = plan().sequences_per_rank();
-  info.length = plan().workload.sequence_length;
-  info.positions = context_.memory.view(position_buffers_[rank], at::kInt, {plan().tokens_per_rank()});
-  info.longest_document = info.length;
-  if (document_buffers_.empty()) return info;
-  const DocumentLimits& limits = context_.run.documents.at(rank);
-  info.document_starts = context_.memory.view(document_buffers_[rank], at::kInt, {limits.count});
-  info.host_document_starts = {static_cast<const int32_t*>(context_.memory.data(host_documents_[rank])), static_cast<size_t>(limits.count)};
-  info.longest_document = limits.longest_tokens;
-  return info;
+ProgramEmitter::RowSpan ProgramEmitter::span(const Activation& activation, int rank, int64_t begin, int64_t count) {
+  OOM_CHECK(begin >= activation.begin && begin + count <= activation.begin + activation.rows, "tokens ", begin, " to ", begin + count, " of an activation of tokens ", activation.begin,
+            " to ", activation.begin + activation.rows);
+  return {activation.buffers[rank], activation.rows, begin - activation.begin, count};
 }
 
-std::vector<BufferId> ProgramEmitter::sequence_buffers(int rank) const {
-  std::vector<BufferId> buffers{position_buffers_[rank]};
-  if (!document_buffers_.empty()) buffers.insert(buffers.end(), {document_buffers_[rank], host_documents_[rank]});
-  return buffers;
+at::Tensor ProgramEmitter::rows(const RowSpan& span) const {
+  const at::Tensor whole = activation(span.buffer);
+  return span.count == whole.size(0) ? whole : whole.narrow(0, span.offset, span.count);
+}
+
+void ProgramEmitter::put_rows(const RowSpan& span, at::Tensor value) const {
+  const bool transient = buffers_.at(span.buffer).lifetime == Lifetime::kTransient;
+  if (transient && span.count == span.total) {
+    context_.memory.slot(span.buffer).tensor = std::move(value);
+    return;
+  }
+  if (transient && !context_.memory.slot(span.buffer).tensor.defined()) {
+    context_.memory.slot(span.buffer).tensor = at::empty({span.total, value.size(1)}, value.options());
+  }
+  rows(span).copy_(value);
+}
+
+void ProgramEmitter::declare_fill(StageSpec& spec, BufferId buffer, int64_t amount, int64_t total) {
+  if (const auto read = std::find(spec.reads.begin(), spec.reads.end(), buffer); read != spec.reads.end()) {  // in place
+    spec.reads.erase(read);
+    spec.updates.push_back(buffer);
+    return;
+  }
+  int64_t& filled = filled_[buffer];
+  (filled == 0 ? spec.writes : spec.updates).push_back(buffer);
+  filled += amount;
+  if (filled >= total) filled = 0;
+}
+
+void ProgramEmitter::declare_sum(StageSpec& spec, BufferId buffer) { (summed_.insert(buffer).second ? spec.writes : spec.updates).push_back(buffer); }
+
+void ProgramEmitter::emit_zero(int layer, GradientTarget& target) {
+  target.accumulate = true;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    if (target.writes[rank].empty()) continue;
+    const int64_t bytes = unit(target.unit).elements * element_bytes(units_.gradient_type(target.unit));
+    builder_.emit({.kind = "gradient_zero", .layer = layer, .lane = {Lane::kCompute, rank}, .writes = target.writes[rank], .cost = {.hbm_bytes = static_cast<double>(bytes)},
+                   .action = [this, first = target.writes[rank].front(), bytes](StageContext& context) { context_.transfer.zero(context_.memory.data(first), bytes, context.stream); }});
+  }
 }
 
 void ProgramEmitter::emit_copy(const std::string& kind, int layer, Lane lane, const RankBuffers& from, const RankBuffers& to, int64_t bytes, bool to_host) {

@@ -4,10 +4,11 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "oom/expert_strategy.h"
+#include "oom/activation_strategy.h"
 #include "oom/model_adapter.h"
 #include "runtime/unit_stream.h"
 
@@ -28,6 +29,7 @@ class ProgramEmitter final : public StepEmitter {
     const ModelOperators& operators;
     const Plan& plan;
     ExpertStrategy& experts;
+    const ActivationStrategy* activations = nullptr;  // null: a program without activations
     comm::DeviceTransfer& transfer;
     const HostPools& pools;
     StepMemory& memory;
@@ -44,8 +46,6 @@ class ProgramEmitter final : public StepEmitter {
   const Plan& plan() const override { return context_.plan; }
 
   RankBuffers add_activation(const std::string& name, int64_t bytes, BufferClass buffer_class) override;
-  int64_t mixer_saved_bytes(int layer) const override;
-  int64_t feed_forward_saved_bytes(int layer) const override;
   RankBuffers add_device_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) override;
   RankBuffers add_host_buffer(const std::string& name, int64_t bytes, BufferClass buffer_class) override;
 
@@ -57,17 +57,31 @@ class ProgramEmitter final : public StepEmitter {
   UnitId ordinary_unit(int layer) const override { return ordinary_.at(layer); }
   Delivery deliver(UnitId unit) override { return units_.deliver(unit); }
   GradientTarget gradient_target(UnitId unit) override { return units_.gradient_target(unit); }
+  void emit_zero(int layer, GradientTarget& target) override;
   void retire(UnitId unit) override { units_.retire(unit); }
   LayerWeights weights(const Delivery& delivery, int rank) const override;
   LayerGradients gradients(const GradientTarget& target, int rank, bool accumulate) const override;
 
-  void emit_mixer_forward(int layer, const Delivery& ordinary, const RankBuffers& x, const RankBuffers& y) override;
-  void emit_mixer_replay(int layer, const Delivery& ordinary, const RankBuffers& x, const RankBuffers& y, const RankBuffers& saved) override;
-  void emit_mixer_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const RankBuffers& x, const RankBuffers& saved,
-                           const RankBuffers& dy, const RankBuffers& dx) override;
-  void emit_feed_forward(int layer, const Delivery& ordinary, const RankBuffers& y, const RankBuffers& z, const RankBuffers& saved) override;
-  void emit_feed_forward_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const RankBuffers& y, const RankBuffers& saved,
-                                  const RankBuffers& dz, const RankBuffers& dy) override;
+  const Mixer& mixer(int layer) const override { return *context_.operators.mixers.at(layer); }
+  int64_t feed_forward_tokens() const override;
+  void emit_mixer_forward(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const Activation& y, const AttentionResults& results,
+                          const RankBuffers& before, const RankBuffers& after) override;
+  RankBuffers emit_mixer_replay(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const Activation& y, const AttentionResults& results) override;
+  void emit_mixer_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const RankBuffers& saved,
+                           const Activation& dy, const Activation& dx) override;
+  void emit_mixer_rebuilt_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const AttentionResults& results,
+                                   const RankBuffers& before, const RankBuffers& state_gradient, const Activation& dy, const Activation& dx) override;
+  void emit_attend(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const AttentionResults& results) override;
+  void emit_project(int layer, const Delivery& ordinary, const MixerPart& part, const Activation& x, const AttentionResults& results, const Activation& y) override;
+  Activation emit_project_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const AttentionResults& results,
+                                   const Activation& dy) override;
+  void emit_attend_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const AttentionResults& results,
+                            const Activation& dprojected, const RankBuffers& key_sums, const Activation& dnormed) override;
+  void emit_enter_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const Activation& dnormed,
+                           const Activation& dy, const Activation& dx) override;
+  FeedForwardRecord emit_feed_forward(int layer, const Delivery& ordinary, const TokenPart& part, Pass pass, const Activation& y, const Activation* z, bool save) override;
+  void emit_feed_forward_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const TokenPart& part, const FeedForwardRecord& record, const Activation& y,
+                                  const Activation& dz, const Activation& dy) override;
 
   void begin_step() override;
   void emit_embedding(const RankBuffers& x) override;
@@ -93,18 +107,48 @@ class ProgramEmitter final : public StepEmitter {
 
  private:
   bool training() const { return context_.purpose != Purpose::kEvaluation; }
-  SequenceInfo sequence(int rank) const;
-  /// What the stages that call sequence() read.
+  /// Some sequences of a rank, and what its description borrows.
+  struct Sequences {
+    SequenceInfo info;
+    std::vector<int32_t> starts;
+  };
+  Sequences sequences(int rank, const MixerPart& part) const;
+  /// What the stages that call sequences() read.
   std::vector<BufferId> sequence_buffers(int rank) const;
+  int64_t part_begin(const MixerPart& part) const;
+  int64_t part_tokens(const MixerPart& part) const;
+  /// The whole of an activation.
   at::Tensor activation(BufferId buffer) const;
   /// Stores an operator's result: into the slot of a transient buffer, into the memory of a persistent one.
   void put(BufferId buffer, at::Tensor value) const;
+  /// Some rows of an activation on one rank.
+  struct RowSpan {
+    BufferId buffer = kNone;
+    int64_t total = 0, offset = 0, count = 0;
+  };
+  static RowSpan span(const Activation& activation, int rank, int64_t begin, int64_t count);
+  at::Tensor rows(const RowSpan& span) const;
+  void put_rows(const RowSpan& span, at::Tensor value) const;
+  /// Attention results of a part, in a transient slot (made by the first that fills it) or in persistent memory.
+  struct ResultSpan {
+    BufferId buffer = kNone;
+    int64_t first_sequence = 0, sequences = 0;
+  };
+  static ResultSpan span(const AttentionResults& results, int rank) { return results.empty() ? ResultSpan{} : ResultSpan{results.buffers[rank], results.first_sequence, results.sequences}; }
+  Keep results(const ResultSpan& span, int layer, const MixerPart& part) const;
+  /// Declares that a stage fills `amount` of a buffer's `total`: the first such stage overwrites what was there, later ones add their part.
+  void declare_fill(StageSpec& spec, BufferId buffer, int64_t amount, int64_t total);
+  void declare_fill(StageSpec& spec, const RowSpan& span) { declare_fill(spec, span.buffer, span.count, span.total); }
+  /// Declares that a stage adds to a transient slot: the first that does makes it.
+  void declare_sum(StageSpec& spec, BufferId buffer);
+  /// A compute stage over a part of a mixer, without its action.
+  StageSpec mixer_stage(const char* kind, int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, int rank) const;
   /// A layer's weights by position in its parameter list, out of its ordinary unit; experts are undefined.
   LayerWeights layer_weights(const Delivery& ordinary, int layer, int rank) const;
   LayerGradients layer_gradients(const GradientTarget& target, int layer, int rank) const;
   void add_ends();
   ops::RoutingStatistics statistics(int rank) const;
-  int64_t expert_saved_bytes() const;
+  int64_t expert_saved_bytes(int64_t tokens) const;
   double embedding_scale() const;
   void emit_pooling();
   void emit_copy(const std::string& kind, int layer, Lane lane, const RankBuffers& from, const RankBuffers& to, int64_t bytes, bool to_host);
@@ -124,7 +168,9 @@ class ProgramEmitter final : public StepEmitter {
   RankBuffers statistics_, host_statistics_, coefficients_;  // auxiliary loss; empty without it
   BufferId host_coefficients_ = kNone, clip_ = kNone;
   GradientTarget tied_gradient_;                                   // of a tied embedding, from the head on
-  std::map<int, RankBuffers> routings_, fronts_, expert_saved_;  // by layer
+  std::map<std::pair<int, int64_t>, RankBuffers> routings_;        // by layer and first token of the part
+  std::map<BufferId, int64_t> filled_;                             // how much of a buffer's next version has been emitted
+  std::set<BufferId> summed_;                                      // transient slots that exist at this point of emission
 };
 
 }  // namespace oom::runtime

@@ -13,6 +13,7 @@ EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpo
                                                                              .operators = sources.operators,
                                                                              .plan = sources.plan,
                                                                              .experts = sources.experts,
+                                                                             .activations = &sources.activations,
                                                                              .transfer = sources.transfer,
                                                                              .pools = sources.pools,
                                                                              .memory = *program.memory,

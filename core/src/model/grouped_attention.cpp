@@ -1,0 +1,223 @@
+#include "model/grouped_attention.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "oom/ops/linear.h"
+#include "oom/ops/rms_norm.h"
+#include "oom/ops/scale.h"
+
+namespace oom {
+inline namespace abi_1 {
+namespace {
+
+at::Tensor weight_of(const NormSettings& norm, const LayerWeights& weights) { return norm.weight >= 0 ? weights[norm.weight] : at::Tensor(); }
+GradientSink sink_of(const NormSettings& norm, const LayerGradients& sinks) { return norm.weight >= 0 ? sinks[norm.weight] : GradientSink{}; }
+
+}  // namespace
+
+ops::AttentionOptions attention_options(const AttentionSettings& settings, const MixerCall& call) {
+  ops::AttentionOptions options{.scale = settings.scale, .causal = true, .window_tokens = settings.window_tokens};
+  const SequenceInfo& sequence = call.sequence;
+  if (sequence.document_starts.defined()) {
+    options.documents = {{sequence.host_document_starts.begin(), sequence.host_document_starts.end()}, sequence.document_starts, sequence.longest_document};
+  }
+  return options;
+}
+
+at::Tensor by_sequence(const at::Tensor& tensor, int64_t heads, int64_t head_dim, const MixerCall& call) {
+  const int64_t batch = call.sequence.document_starts.defined() ? 1 : call.sequence.batch;
+  return tensor.view({batch, call.sequence.batch * call.sequence.length / batch, heads, head_dim});
+}
+
+at::Tensor attention_lse(const at::Tensor& kept, const MixerCall& call) {
+  if (!call.sequence.document_starts.defined()) return kept;
+  return kept.permute({1, 0, 2}).reshape({1, kept.size(1), kept.size(0) * kept.size(2)});
+}
+
+void keep_lse(const at::Tensor& kept, const at::Tensor& lse, const MixerCall& call) {
+  at::Tensor to = kept;
+  to.copy_(call.sequence.document_starts.defined() ? lse.view({kept.size(1), kept.size(0), kept.size(2)}).permute({1, 0, 2}) : lse);
+}
+
+GroupedAttention::GroupedAttention(const AttentionSettings& settings) : settings_(settings), frequencies_(ops::rotary_frequencies(settings.rotary)) {}
+
+struct GroupedAttention::Heads {
+  int64_t first, count;          // query heads
+  int64_t first_key, key_count;  // the key/value heads that they read
+  bool first_of_key, last_of_key;
+
+  Heads(const Slice& slice, int64_t heads_per_key)
+      : first(slice.begin),
+        count(slice.end - slice.begin),
+        first_key(first / heads_per_key),
+        key_count((slice.end - 1) / heads_per_key - first_key + 1),
+        first_of_key(first % heads_per_key == 0),
+        last_of_key(slice.end % heads_per_key == 0) {
+    OOM_CHECK(slice.axis == Axis::kHeadGroup && count > 0 && (key_count == 1 || (first_of_key && last_of_key)), "heads ", slice.begin, " to ", slice.end,
+              " lie neither within a key/value head nor cover whole ones of ", heads_per_key, " query heads");
+  }
+};
+
+struct GroupedAttention::Projected {
+  at::Tensor normed;
+  // Before the head norms and their statistics; undefined without one.
+  at::Tensor query_raw, query_rstd, key_raw, key_rstd, value_raw, value_rstd;
+  at::Tensor query, key, value;  // [T, heads, D], queries and keys rotated
+};
+
+GroupedAttention::Projected GroupedAttention::project_heads(const at::Tensor& x, const Heads& heads, const MixerCall& call) const {
+  const int64_t dim = settings_.head_dim;
+  Projected projected;
+  projected.normed = ops::rms_norm_forward(x, call.weights[settings_.input_norm.weight], settings_.input_norm.epsilon, settings_.input_norm.flavour).y;
+  const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
+  const auto shape = [&](int weight, int64_t first, int64_t count) { return ops::linear_forward(projected.normed, call.weights[weight].narrow(0, first * dim, count * dim)).view({x.size(0), count, dim}); };
+  const auto normalise = [&](const at::Tensor& raw, const NormSettings& norm, at::Tensor& kept, at::Tensor& rstd) {
+    if (!norm.present()) return raw;
+    kept = raw;
+    const ops::NormOutput normed = ops::rms_norm_forward(raw, weight_of(norm, call.weights), norm.epsilon, norm.flavour);
+    rstd = normed.rstd;
+    return normed.y;
+  };
+  projected.query = normalise(shape(settings_.query, heads.first, heads.count), settings_.query_norm, projected.query_raw, projected.query_rstd);
+  ops::rotary_forward_out(projected.query, projected.query, table);
+  const at::Tensor key = shape(settings_.key, heads.first_key, heads.key_count);
+  const at::Tensor value = settings_.value < 0 ? key : shape(settings_.value, heads.first_key, heads.key_count);
+  projected.value = normalise(value, settings_.value_norm, projected.value_raw, projected.value_rstd);
+  projected.key = normalise(key, settings_.key_norm, projected.key_raw, projected.key_rstd);
+  ops::rotary_forward_out(projected.key, projected.key, table);
+  return projected;
+}
+
+void GroupedAttention::attend(const at::Tensor& x, const MixerCall& call, const Keep& results) const {
+  const Heads heads(call.slice, heads_per_key());
+  const int64_t dim = settings_.head_dim;
+  const Projected projected = project_heads(x, heads, call);
+  const ops::AttentionForward attended = ops::attention_forward(by_sequence(projected.query, heads.count, dim, call), by_sequence(projected.key, heads.key_count, dim, call),
+                                                                by_sequence(projected.value, heads.key_count, dim, call), attention_options(settings_, call));
+  at::Tensor to = results.output.narrow(1, heads.first * dim, heads.count * dim);
+  to.copy_(attended.out.reshape({x.size(0), heads.count * dim}));
+  keep_lse(results.log_sum_exp.narrow(1, heads.first, heads.count), attended.lse, call);
+}
+
+at::Tensor GroupedAttention::project(const at::Tensor& x, const at::Tensor& output, const MixerCall& call) const {
+  at::Tensor y = ops::linear_forward(output, call.weights[settings_.output]);
+  if (const NormSettings& norm = settings_.output_norm; norm.present()) y = ops::rms_norm_forward(y, weight_of(norm, call.weights), norm.epsilon, norm.flavour).y;
+  ops::add_scaled_out(y, x, y);
+  return y;
+}
+
+at::Tensor GroupedAttention::project_backward(const at::Tensor& dy, const at::Tensor&, const at::Tensor& output, const MixerCall& call) const {
+  const NormSettings& norm = settings_.output_norm;
+  const at::Tensor product = ops::linear_forward(output, call.weights[settings_.output]);
+  const at::Tensor rstd = ops::rms_norm_forward(product, weight_of(norm, call.weights), norm.epsilon, norm.flavour).rstd;
+  return ops::rms_norm_backward(dy, product, weight_of(norm, call.weights), rstd, norm.flavour, sink_of(norm, *call.gradients)).dx;
+}
+
+void GroupedAttention::attend_backward(const at::Tensor& dprojected, const at::Tensor& x, const Keep& results, const MixerCall& call, CarriedState& key_sums,
+                                       const at::Tensor& dnormed) const {
+  const Heads heads(call.slice, heads_per_key());
+  const LayerWeights& weights = call.weights;
+  const LayerGradients& sinks = *call.gradients;
+  const int64_t tokens = x.size(0), dim = settings_.head_dim, first = heads.first * dim, width = heads.count * dim;
+  const auto rows_of_sink = [&](int weight, int64_t head, int64_t count) { return GradientSink{sinks[weight].tensor.narrow(0, head * dim, count * dim), sinks[weight].accumulate}; };
+  const Projected projected = project_heads(x, heads, call);
+
+  // Wo holds a group's heads in columns; a sink is contiguous.
+  const at::Tensor output = results.output.narrow(1, first, width);
+  {
+    const at::Tensor columns = at::empty({dprojected.size(1), width}, sinks[settings_.output].tensor.options());
+    ops::linear_wgrad({columns, false}, dprojected, output);
+    sinks[settings_.output].tensor.narrow(1, first, width).add_(columns);
+  }
+  at::Tensor dout = ops::linear_dgrad(dprojected, weights[settings_.output].narrow(1, first, width));
+  ops::AttentionBackward gradient = ops::attention_backward(
+      by_sequence(dout, heads.count, dim, call), by_sequence(projected.query, heads.count, dim, call), by_sequence(projected.key, heads.key_count, dim, call),
+      by_sequence(projected.value, heads.key_count, dim, call), by_sequence(output, heads.count, dim, call), attention_lse(results.log_sum_exp.narrow(1, heads.first, heads.count), call),
+      attention_options(settings_, call));
+  dout.reset();
+
+  const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
+  const auto norm_gradient = [&](const at::Tensor& of_heads, const NormSettings& norm, const at::Tensor& raw, const at::Tensor& rstd) {
+    const at::Tensor flat = norm.present() ? ops::rms_norm_backward(of_heads, raw, weight_of(norm, weights), rstd, norm.flavour, sink_of(norm, sinks)).dx : of_heads;
+    return flat.view({tokens, -1});
+  };
+  const auto head_gradient = [&](const at::Tensor& of_heads, const NormSettings& norm, const at::Tensor& raw, const at::Tensor& rstd) {
+    ops::rotary_backward_out(of_heads, of_heads, table);
+    return norm_gradient(of_heads, norm, raw, rstd);
+  };
+  const auto add_product = [&](const at::Tensor& of_product, int weight, int64_t head, int64_t count) {
+    ops::linear_wgrad(rows_of_sink(weight, head, count), of_product, projected.normed);
+    ops::linear_dgrad_out(dnormed, of_product, weights[weight].narrow(0, head * dim, count * dim), /*accumulate=*/true);
+  };
+  add_product(head_gradient(gradient.dq.contiguous().view({tokens, heads.count, dim}), settings_.query_norm, projected.query_raw, projected.query_rstd), settings_.query, heads.first, heads.count);
+  gradient.dq.reset();
+
+  at::Tensor dkey = gradient.dk.contiguous().view({tokens, heads.key_count, dim}), dvalue = gradient.dv.contiguous().view({tokens, heads.key_count, dim});
+  gradient = {};
+  if (!heads.first_of_key || !heads.last_of_key) {
+    if (heads.first_of_key) {
+      key_sums.tensors = {dkey.to(at::kFloat), dvalue.to(at::kFloat)};
+    } else {
+      key_sums.tensors[0].add_(dkey);
+      key_sums.tensors[1].add_(dvalue);
+    }
+    if (!heads.last_of_key) return;
+    dkey = key_sums.tensors[0].to(x.scalar_type());
+    dvalue = key_sums.tensors[1].to(x.scalar_type());
+    key_sums.tensors.clear();
+  }
+  dkey = head_gradient(dkey, settings_.key_norm, projected.key_raw, projected.key_rstd);
+  dvalue = norm_gradient(dvalue, settings_.value_norm, projected.value_raw, projected.value_rstd);
+  if (settings_.value < 0) {
+    ops::add_scaled_out(dkey, dkey, dvalue);
+  } else {
+    add_product(dvalue, settings_.value, heads.first_key, heads.key_count);
+  }
+  add_product(dkey, settings_.key, heads.first_key, heads.key_count);
+}
+
+at::Tensor GroupedAttention::enter_backward(const at::Tensor& dnormed, const at::Tensor& dy, const at::Tensor& x, const MixerCall& call) const {
+  const NormSettings& norm = settings_.input_norm;
+  const at::Tensor rstd = ops::rms_norm_forward(x, call.weights[norm.weight], norm.epsilon, norm.flavour).rstd;
+  return ops::rms_norm_backward(dnormed.to(x.scalar_type()), x, call.weights[norm.weight], rstd, norm.flavour, (*call.gradients)[norm.weight], {}, dy).dx;
+}
+
+SublayerCost GroupedAttention::cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice& slice) const {
+  const double tokens = static_cast<double>(batch * length), element = static_cast<double>(element_bytes), rows = tokens * element;
+  const double hidden = static_cast<double>(settings_.hidden), dim = static_cast<double>(settings_.head_dim);
+  SublayerCost cost;
+  if (pass == Pass::kProject || pass == Pass::kEnterBackward) {
+    const double width = static_cast<double>(settings_.query_heads) * dim;
+    if (pass == Pass::kProject) cost.gemm_flops = 2 * tokens * hidden * width;
+    cost.device_bytes = pass == Pass::kProject ? rows * (3 * hidden + width) : tokens * (4 * hidden + 8 * hidden * element);
+    cost.workspace_bytes = static_cast<int64_t>(std::min(tokens, 65536.0) * element * (pass == Pass::kProject ? 1 : 3) * hidden);
+    return cost;
+  }
+  const Heads heads(slice, heads_per_key());
+  const double query = static_cast<double>(heads.count) * dim, key = static_cast<double>(heads.key_count) * dim;
+  const double span = settings_.window_tokens > 0 ? std::min<double>(static_cast<double>(settings_.window_tokens), static_cast<double>(length) / 2) : static_cast<double>(length) / 2;
+  const double attention = 4 * tokens * span * query;
+  const ops::AttentionProblem problem{.device = c10::DeviceType::CUDA, .dtype = element_bytes == 4 ? at::kFloat : at::kBFloat16, .batch = batch, .tokens = length, .query_heads = heads.count,
+                                      .kv_heads = heads.key_count, .head_dim = settings_.head_dim, .window_tokens = settings_.window_tokens};
+  const double projections = 2 * tokens * hidden * (query + (settings_.value < 0 ? 1 : 2) * key);
+  const double raw_keys = settings_.key_norm.present() || settings_.value_norm.present() ? (settings_.value < 0 ? 1 : 2) : 0;
+  const double projected = rows * (hidden + (settings_.query_norm.present() ? 2 : 1) * query + (2 + raw_keys) * key);
+  if (pass == Pass::kAttend) {
+    cost.gemm_flops = projections;
+    cost.attention_flops = attention;
+    cost.device_bytes = rows * (4 * hidden + 7 * query + 8 * key);
+    cost.workspace_bytes = static_cast<int64_t>(projected + rows * query) + ops::attention_workspace_bytes(problem, false);
+    return cost;
+  }
+  cost.gemm_flops = 3 * projections + 4 * tokens * hidden * query;
+  cost.attention_flops = 2.5 * attention;
+  cost.device_bytes = rows * (10 * hidden + 16 * query + 20 * key) + 24 * tokens * hidden;
+  // Gradients of the heads, O and its gradient made contiguous.
+  cost.workspace_bytes = static_cast<int64_t>(projected + rows * (3 * query + 2 * key)) + ops::attention_workspace_bytes(problem, true);
+  return cost;
+}
+
+}  // namespace abi_1
+}  // namespace oom

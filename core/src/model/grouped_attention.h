@@ -1,0 +1,41 @@
+/// Attention cut into groups of query heads.
+#pragma once
+
+#include "oom/blocks.h"
+#include "oom/ops/attention.h"
+
+namespace oom {
+inline namespace abi_1 {
+
+class GroupedAttention final : public AttentionParts {
+ public:
+  explicit GroupedAttention(const AttentionSettings& settings);
+
+  int64_t heads_per_key() const override { return settings_.query_heads / settings_.kv_heads; }
+  void attend(const at::Tensor& x, const MixerCall& call, const Keep& results) const override;
+  at::Tensor project(const at::Tensor& x, const at::Tensor& output, const MixerCall& call) const override;
+  bool transforms_projection() const override { return settings_.output_norm.present(); }
+  at::Tensor project_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& output, const MixerCall& call) const override;
+  void attend_backward(const at::Tensor& dprojected, const at::Tensor& x, const Keep& results, const MixerCall& call, CarriedState& key_sums, const at::Tensor& dnormed) const override;
+  at::Tensor enter_backward(const at::Tensor& dnormed, const at::Tensor& dy, const at::Tensor& x, const MixerCall& call) const override;
+  SublayerCost cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice& slice) const;
+
+ private:
+  struct Heads;      // which query and key/value heads a slice has
+  struct Projected;  // their queries, keys and values
+  Projected project_heads(const at::Tensor& x, const Heads& heads, const MixerCall& call) const;
+
+  AttentionSettings settings_;
+  ops::RotaryFrequencies frequencies_;
+};
+
+/// What attention of these settings needs to know of a call.
+ops::AttentionOptions attention_options(const AttentionSettings& settings, const MixerCall& call);
+/// [T, heads, D] or [T, heads * D] as [B, S, heads, D]; isolated documents are pieces of one long sequence: [1, T, heads, D].
+at::Tensor by_sequence(const at::Tensor& tensor, int64_t heads, int64_t head_dim, const MixerCall& call);
+/// LSE as kept, [B, heads, S], in the form that attention has it over by_sequence tensors; and the way back.
+at::Tensor attention_lse(const at::Tensor& kept, const MixerCall& call);
+void keep_lse(const at::Tensor& kept, const at::Tensor& lse, const MixerCall& call);
+
+}  // namespace abi_1
+}  // namespace oom

@@ -1,0 +1,45 @@
+/// What a plan says of activations, layer by layer: the table that drives a step.
+#pragma once
+
+#include <oom/model.h>
+#include <oom/plan.h>
+#include <oom/settings.h>
+
+namespace oom::offload {
+
+/// Where the input of a layer is from the forward to its backward.
+enum class Boundary {
+  kHost,        ///< stored in host memory
+  kGpu,         ///< stored on the GPU
+  kRegenerate,  ///< nowhere: made again from the nearest stored one below
+};
+
+struct LayerPolicy {
+  Boundary boundary = Boundary::kHost;
+  bool keep_attention = false;  ///< O and LSE are in host memory from the forward to the backward
+};
+
+struct Policy {
+  std::vector<LayerPolicy> layers;
+  int64_t head_group = 0;       ///< query heads attended at once; 0: all
+  int64_t gdn_chunk = 0;        ///< tokens of a Gated DeltaNet slice
+  int64_t window_chunk = 0;     ///< tokens of a slice of sliding-window attention
+  int64_t moe_chunk = 0;        ///< tokens of a feed-forward slice
+  int64_t attention_batch = 0;  ///< tokens attended at once, in whole sequences
+  int64_t sub_batch = 0;        ///< sequences of a rank handled together
+  int64_t regenerate_cap = 1;   ///< regenerated inputs held at once
+  int64_t buffers = 3;          ///< GPU buffers of layer inputs on their way
+
+  bool regenerates() const;
+};
+
+/// Resolves a table of settings for a workload. Throws ConfigError with every value that cannot be used, a line each.
+Policy resolve_policy(const SettingsTable& settings, const ModelDescription& model, const Plan& plan);
+/// The policy that a configured plan holds. Throws ConfigError whose lines begin with "settings.offload".
+Policy policy_of(const ModelDescription& model, const Plan& plan);
+/// The table of a plan.
+std::map<std::string, std::string> settings_of(const Policy& policy);
+
+const SettingsSchema& offload_schema();
+
+}  // namespace oom::offload

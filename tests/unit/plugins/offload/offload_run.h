@@ -1,0 +1,129 @@
+// Whole steps of tiny models under the plugin, in this process: what a policy changes and what it must not change.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "../../core/scratch_folder.h"
+#include "oom/ops/linear.h"
+#include "runtime/engine.h"
+#include "runtime/model_files.h"
+#include "runtime/planner.h"
+
+namespace oom::offload {
+
+using Overrides = std::vector<std::string>;
+
+inline constexpr int64_t kVocabulary = 160;
+inline constexpr int64_t kLength = 24;
+inline constexpr int64_t kBatch = 6;
+inline constexpr int kSteps = 3;
+
+/// config.json of tiny models with as many layers as sets of layers need.
+inline const std::map<std::string, std::string>& models() {
+  static const std::map<std::string, std::string> all{
+      {"qwen3_moe", R"({"model_type": "qwen3_moe", "vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32,
+"num_hidden_layers": 9, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "hidden_act": "silu", "max_position_embeddings": 256,
+"rms_norm_eps": 1e-6, "rope_theta": 1e6, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true, "tie_word_embeddings": false, "initializer_range": 0.08})"},
+      {"mixtral", R"({"model_type": "mixtral", "vocab_size": 160, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 5, "num_attention_heads": 4,
+"num_key_value_heads": 2, "head_dim": 16, "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": 7,
+"num_local_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": false, "initializer_range": 0.08})"}};
+  return all;
+}
+
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::vector<float> weights;
+};
+
+class OffloadRun : public ::testing::Test {
+ protected:
+  OffloadRun() { ops::configure_math(); }
+
+  std::string write_run(const std::string& family) {
+    const auto folder = folder_ / family;
+    oom::testing::write_file(folder / "model/config.json", models().at(family));
+    oom::testing::write_file(folder / "run.toml", cat("[model]\npath = \"", (folder / "model").string(), "\"\nweights = \"random\"\n[data]\npath = \"none\"\nsequence_length = ", kLength,
+                                                      "\n[train]\nglobal_batch = ", kBatch, "\nupdates = \"overlapped\"\nrouter_aux_loss = 0.05\n[precision]\ncompute = \"fp32\"\n",
+                                                      "[engine]\ndevice = \"cpu\"\nranks = 1\nexperts = \"local\"\n[budget]\nhost = \"8GiB\"\n[output]\ndir = \"", (folder / "run").string(), "\"\n"));
+    return (folder / "run.toml").string();
+  }
+
+  runtime::PlannedRun plan(const std::string& family, const Overrides& overrides) {
+    runtime::Session session(write_run(family), overrides);
+    return runtime::make_plan(session, runtime::Purpose::kPlanOnly);
+  }
+
+  // Documents of isolated runs: a few an irregular sequence.
+  static data::Batch batch(const Plan& plan, int rank, int64_t step) {
+    data::Batch batch{.sample_count = plan.sequences_per_rank(), .sequence_length = kLength};
+    int32_t position = 0;
+    for (int64_t t = 0; t < plan.tokens_per_rank(); ++t) {
+      const int64_t global = rank * plan.tokens_per_rank() + t;
+      std::minstd_rand generator(static_cast<unsigned>(1000 * step + global + 1));
+      generator.discard(3);
+      batch.inputs.push_back(static_cast<int32_t>(generator() % kVocabulary));
+      batch.targets.push_back(static_cast<int32_t>(generator() % kVocabulary));
+      const bool starts = t % kLength == 0 || (plan.workload.isolated_documents && generator() % 9 == 0);
+      position = starts ? 0 : position + 1;
+      batch.positions.push_back(position);
+      if (t % kLength == 0) batch.document_begins.emplace_back();
+      if (starts) batch.document_begins.back().push_back(static_cast<int32_t>(t % kLength));
+      if (t % kLength == kLength - 1) batch.document_begins.back().push_back(static_cast<int32_t>(kLength));
+    }
+    batch.valid_targets = plan.tokens_per_rank();
+    return batch;
+  }
+
+  Outcome train(const std::string& family, const Overrides& overrides) {
+    runtime::Session session(write_run(family), overrides);
+    const runtime::PlannedRun planned = runtime::make_plan(session, runtime::Purpose::kPlanOnly);
+    const auto transfer = comm::DeviceTransfer::make(planned.plan.device);
+    runtime::RunState run;
+    run.hyper = [](int64_t step) { return optim::AdamWStep{.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .step = step}; };
+    const runtime::LoadedModel& model = session.model();
+    runtime::Engine engine({model.description, model.operators, planned.plan, session.experts(planned.plan.experts), session.activations(planned.plan.activations), *transfer, {}, run},
+                           {});
+    engine.clear_state();
+    initialise_random(model.description, 7, engine.state(), engine.pools());
+    engine.publish_weights();
+    engine.set_next_step(1);
+    Outcome outcome;
+    for (int step = 1; step <= kSteps; ++step) {
+      std::vector<data::Batch> batches;
+      for (int rank = 0; rank < planned.plan.ranks; ++rank) batches.push_back(batch(planned.plan, rank, step));
+      const runtime::StepResult result = engine.train_step(step, batches);
+      outcome.losses.push_back(result.loss());
+      outcome.norms.push_back(result.grad_norm);
+    }
+    engine.drain();
+    for (int p = 0; p < static_cast<int>(model.description.parameters.size()); ++p) {
+      std::vector<float> values(static_cast<size_t>(model.description.parameters[p].elements()));
+      engine.state().read(p, optim::StatePart::kMaster, 0, values);
+      outcome.weights.insert(outcome.weights.end(), values.begin(), values.end());
+    }
+    return outcome;
+  }
+
+  static void expect_close(const Outcome& outcome, const Outcome& expected) {
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_NEAR(outcome.losses[step], expected.losses[step], 1e-6 * expected.losses[step]) << "step " << step + 1;
+      EXPECT_NEAR(outcome.norms[step], expected.norms[step], 2e-5 * expected.norms[step]) << "step " << step + 1;
+    }
+    ASSERT_EQ(outcome.weights.size(), expected.weights.size());
+    double squares = 0;
+    for (size_t i = 0; i < outcome.weights.size(); ++i) {
+      const double difference = static_cast<double>(outcome.weights[i]) - expected.weights[i];
+      squares += difference * difference;
+    }
+    EXPECT_LT(std::sqrt(squares / static_cast<double>(outcome.weights.size())), 2e-6);
+  }
+
+  oom::testing::ScratchFolder folder_;
+};
+
+}  // namespace oom::offload

@@ -1,0 +1,98 @@
+// What settings mean, and which cannot be used.
+#include "../../../../plugins/offload/policy.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace oom::offload {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class PolicyTest : public ::testing::Test {
+ protected:
+  PolicyTest() {
+    model_.layers = {{"linear_attention", "moe"}, {"linear_attention", "moe"}, {"linear_attention", "moe"}, {"full_attention", "moe"},
+                     {"linear_attention", "moe"}, {"sliding_attention", "moe"}};
+    plan_.ranks = 2;
+    plan_.workload.sequence_length = 100;
+    plan_.workload.global_batch = 8;
+  }
+  Policy resolve(const std::string& toml) const { return resolve_policy(parse_settings(offload_schema(), toml, "a.toml"), model_, plan_); }
+  std::vector<int> where(const Policy& policy, Boundary place) const {
+    std::vector<int> layers;
+    for (int layer = 0; layer < 6; ++layer) {
+      if (policy.layers[layer].boundary == place) layers.push_back(layer);
+    }
+    return layers;
+  }
+  std::string fault(const std::string& toml) const {
+    try {
+      resolve(toml);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return {};
+  }
+
+  ModelDescription model_;
+  Plan plan_;
+};
+
+TEST_F(PolicyTest, AutomaticIsWhole) {
+  const Policy policy = resolve("");
+  EXPECT_EQ(policy.head_group, 0);
+  EXPECT_EQ(policy.moe_chunk, 400);
+  EXPECT_EQ(policy.sub_batch, 4);
+  EXPECT_THAT(where(policy, Boundary::kHost), ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_FALSE(policy.layers[3].keep_attention);
+}
+
+TEST_F(PolicyTest, BoundarySets) {
+  EXPECT_THAT(where(resolve("keep_boundaries = \"1+1\""), Boundary::kHost), ElementsAre(0, 2, 4));
+  EXPECT_THAT(where(resolve("keep_boundaries = \"3+1\""), Boundary::kHost), ElementsAre(0, 4));
+  EXPECT_EQ(resolve("keep_boundaries = \"3+1\"").regenerate_cap, 3);
+  EXPECT_EQ(resolve("keep_boundaries = \"3+1\"\nregenerate_cap = 2").regenerate_cap, 2);
+  const Policy list = resolve("keep_boundaries = [2, 3]\nboundaries_on_gpu = [3]");
+  EXPECT_THAT(where(list, Boundary::kHost), ElementsAre(0, 2));  // the first is always there
+  EXPECT_THAT(where(list, Boundary::kGpu), ElementsAre(3));
+}
+
+TEST_F(PolicyTest, KeepAllMeansLayersThatAttend) {
+  const Policy policy = resolve("keep_attention = \"all\"");
+  for (int layer = 0; layer < 6; ++layer) EXPECT_EQ(policy.layers[layer].keep_attention, layer == 3 || layer == 5) << layer;
+}
+
+TEST_F(PolicyTest, EverySizeIsAtMostWhatThereIs) {
+  const Policy policy = resolve("moe_chunk = 1000\nsub_batch = 9\nattention_batch = 900\ngdn_chunk = 5000");
+  EXPECT_EQ(policy.moe_chunk, 400);
+  EXPECT_EQ(policy.sub_batch, 4);
+  EXPECT_EQ(policy.attention_batch, 400);
+  EXPECT_EQ(policy.gdn_chunk, 400);
+}
+
+TEST_F(PolicyTest, FaultsNamePlaceValueAndChoices) {
+  EXPECT_THAT(fault("keep_attention = [3, 4]"), AllOf(HasSubstr("keep_attention"), HasSubstr("layer 4"), HasSubstr("[3, 5]")));
+  EXPECT_THAT(fault("keep_boundaries = \"1+1\"\nboundaries_on_gpu = [1]"), AllOf(HasSubstr("boundaries_on_gpu"), HasSubstr("layer 1"), HasSubstr("[0, 2, 4]")));
+  EXPECT_THAT(fault("attention_batch = 50"), AllOf(HasSubstr("attention_batch"), HasSubstr("100 tokens")));
+  EXPECT_THAT(fault("keep_boundaries = \"6+1\""), AllOf(HasSubstr("6 layers"), HasSubstr("6+1")));
+  EXPECT_THAT(fault("keep_boundaries = [7]"), HasSubstr("7"));
+}
+
+TEST_F(PolicyTest, AllFaultsAtOnce) {
+  const std::string text = fault("keep_attention = [0]\nattention_batch = 1\nkeep_boundaries = [9]");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
+}
+
+TEST_F(PolicyTest, AResolvedTableIsItsOwnResolution) {
+  for (const char* toml : {"", "keep_boundaries = [1, 4]\nboundaries_on_gpu = [4]\nkeep_attention = [5]\nregenerate_cap = 1\nmoe_chunk = 7\nattention_head_group = 3\nsub_batch = 1\nbuffers = 2"}) {
+    Plan plan = plan_;
+    plan.settings["offload"] = settings_of(resolve(toml));
+    EXPECT_EQ(settings_of(policy_of(model_, plan)), plan.settings["offload"]) << toml;
+  }
+}
+
+}  // namespace
+}  // namespace oom::offload

@@ -1,0 +1,93 @@
+// What programs contain under a policy. Emission verifies each: a plan that comes back holds.
+#include <algorithm>
+
+#include "offload_run.h"
+
+namespace oom::offload {
+namespace {
+
+using runtime::PlannedRun;
+
+class OffloadProgram : public OffloadRun {
+ protected:
+  static int count(const Program& program, const std::string& kind, int layer) {
+    return static_cast<int>(std::count_if(program.stages.begin(), program.stages.end(), [&](const Stage& stage) { return program.kinds[stage.kind] == kind && stage.layer == layer; }));
+  }
+  // Without the device memory of the CPU device.
+  static int64_t host_bytes(const PlannedRun& run, BufferClass buffer_class) {
+    int64_t bytes = 0;
+    for (const Buffer& buffer : run.program.buffers) bytes += buffer.place.kind == Place::Kind::kNuma && buffer.buffer_class == buffer_class ? buffer.bytes : 0;
+    return bytes;
+  }
+  static int layers(const PlannedRun& run) {
+    int most = 0;
+    for (const Stage& stage : run.program.stages) most = std::max(most, stage.layer + 1);
+    return most;
+  }
+};
+
+TEST_F(OffloadProgram, AttendsOnceWhereResultsAreKept) {
+  const PlannedRun run = plan("qwen3_moe", {"engine.ranks=2", "offload.keep_attention=all", "offload.keep_boundaries=3+1"});
+  for (int layer = 0; layer < layers(run); ++layer) {
+    EXPECT_EQ(count(run.program, "mixer_forward", layer), 2) << layer;
+    EXPECT_EQ(count(run.program, "mixer_replay", layer), 0) << layer;
+    EXPECT_EQ(count(run.program, "mixer_replay_kept", layer), 2) << layer;
+    EXPECT_EQ(count(run.program, "attention_out", layer), 2) << layer;
+  }
+}
+
+TEST_F(OffloadProgram, AttendsOnceForEachGroupWhereResultsAreKept) {
+  const PlannedRun run = plan("qwen3_moe", {"offload.keep_attention=all", "offload.attention_head_group=2"});
+  for (int layer = 0; layer < layers(run); ++layer) {
+    EXPECT_EQ(count(run.program, "attend", layer), 4) << layer;
+    EXPECT_EQ(count(run.program, "attend_replay", layer), 0) << layer;
+    EXPECT_EQ(count(run.program, "attend_backward", layer), 4) << layer;
+  }
+}
+
+TEST_F(OffloadProgram, AttendsTwiceWithoutKeep) {
+  const PlannedRun run = plan("qwen3_moe", {"offload.attention_head_group=2"});
+  EXPECT_EQ(count(run.program, "attend", 4), 4);
+  EXPECT_EQ(count(run.program, "attend_replay", 4), 4);
+}
+
+TEST_F(OffloadProgram, StoresWhatItIsTold) {
+  const int64_t boundary = kBatch * kLength * 64 * 4;
+  const PlannedRun all = plan("qwen3_moe", {}), some = plan("qwen3_moe", {"offload.keep_boundaries=3+1"}), gpu = plan("qwen3_moe", {"offload.boundaries_on_gpu=[0, 1]"});
+  EXPECT_EQ(host_bytes(all, BufferClass::kBoundary), 7 * boundary);  // inputs of the last two never leave
+  EXPECT_EQ(host_bytes(some, BufferClass::kBoundary), 2 * boundary);
+  EXPECT_EQ(host_bytes(gpu, BufferClass::kBoundary), 5 * boundary);
+}
+
+// Layers 4 to 8 of a 3+1 run: 5, 6 and 7 are regenerated. Held three at once, or one.
+TEST_F(OffloadProgram, RegeneratesWithinTheCap) {
+  const PlannedRun once = plan("qwen3_moe", {"offload.keep_boundaries=3+1", "offload.buffers=2"});
+  EXPECT_EQ(count(once.program, "combine_replay", 4), 1);
+  EXPECT_EQ(count(once.program, "combine_replay", 6), 1);
+  EXPECT_EQ(count(once.program, "combine_replay", 7), 0);
+  const PlannedRun often = plan("qwen3_moe", {"offload.keep_boundaries=3+1", "offload.buffers=2", "offload.regenerate_cap=1"});
+  EXPECT_EQ(count(often.program, "combine_replay", 4), 3);
+  EXPECT_EQ(count(often.program, "combine_replay", 6), 1);
+}
+
+// The layer passed last is differentiated next but one; its weights are still in their window.
+TEST_F(OffloadProgram, DeliversTheLastTraversedLayerOnce) {
+  const PlannedRun run = plan("qwen3_moe", {"offload.keep_boundaries=1+1", "offload.buffers=2"});
+  // Layer 6 is passed to make the input of 7: forward, regeneration and backward are two deliveries of two units.
+  EXPECT_EQ(count(run.program, "weights_in", 6), 4);
+}
+
+TEST_F(OffloadProgram, ReleasesOneSliceAtATime) {
+  const PlannedRun whole = plan("qwen3_moe", {}), cut = plan("qwen3_moe", {"offload.moe_chunk=8", "offload.attention_head_group=1"});
+  const auto transient = [](const PlannedRun& run) { return run.account.gpus.front().peak_bytes - run.account.gpus.front().persistent_bytes; };
+  EXPECT_LT(transient(cut), transient(whole));
+}
+
+TEST_F(OffloadProgram, KeepsTheFeedForwardWholeUnderEp) {
+  const PlannedRun run = plan("qwen3_moe", {"engine.experts=ep", "offload.moe_chunk=8", "offload.sub_batch=2"});
+  EXPECT_EQ(count(run.program, "router_forward", 3), 1);
+  EXPECT_EQ(count(run.program, "mixer_forward", 3), 3);
+}
+
+}  // namespace
+}  // namespace oom::offload
