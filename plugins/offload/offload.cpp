@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "planner/alternatives.h"
 #include "policy.h"
 #include "replay/boundaries.h"
 
@@ -24,9 +25,19 @@ Offload::Offload(const HostServices& services) : services_(services) {}
 
 const SettingsSchema& Offload::settings_schema() { return offload_schema(); }
 
-void Offload::configure(const ModelDescription& model, Plan& plan) const {
-  const SettingsTable settings = services_.settings ? *services_.settings : SettingsTable(offload_schema());
-  plan.settings["offload"] = settings_of(resolve_policy(settings, model, plan));
+SettingsTable Offload::given() const { return services_.settings ? *services_.settings : SettingsTable(offload_schema()); }
+
+void Offload::configure(const ModelDescription& model, Plan& plan) const { plan.settings["offload"] = settings_of(resolve_policy(given(), model, plan)); }
+
+void Offload::check(const ModelDescription& model, const Plan& plan) const { (void)policy_of(model, plan); }
+
+std::vector<Plan> Offload::alternatives(const ModelDescription& model, const Plan& plan) const {
+  std::vector<Plan> plans;
+  for (auto& table : offload::alternatives(given(), model, plan)) {
+    plans.push_back(plan);
+    plans.back().settings["offload"] = std::move(table);
+  }
+  return plans;
 }
 
 int64_t Offload::feed_forward_tokens(const ModelDescription& model, const Plan& plan) const {

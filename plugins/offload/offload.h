@@ -12,11 +12,15 @@ class Offload final : public ActivationStrategy {
   static const SettingsSchema& settings_schema();
 
   void configure(const ModelDescription& model, Plan& plan) const override;
+  void check(const ModelDescription& model, const Plan& plan) const override;
+  std::vector<Plan> alternatives(const ModelDescription& model, const Plan& plan) const override;
   int64_t feed_forward_tokens(const ModelDescription& model, const Plan& plan) const override;
   void emit_training(StepEmitter& emitter) override;
   void emit_evaluation(StepEmitter& emitter) override;
 
  private:
+  SettingsTable given() const;
+
   const HostServices& services_;
 };
 

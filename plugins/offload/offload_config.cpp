@@ -27,7 +27,6 @@ const SettingsSchema& offload_schema() {
       .doc = "Activations: how operators are cut, what is kept, what is replayed.",
       .settings = {count("attention_head_group", "query heads", at_least(0), "Query heads attended at once; 0 does not cut."),
                    count("gdn_chunk", "tokens", at_least(1), "Tokens of a Gated DeltaNet slice; above the sequence length, whole sequences."),
-                   count("window_chunk", "tokens", at_least(1), "Tokens of a slice of sliding-window attention, which is cut by sequence instead of by heads; above the sequence length, whole sequences."),
                    count("moe_chunk", "tokens", at_least(1), "Tokens of a feed-forward slice; ignored under ep, whose routing chunk rules."),
                    count("attention_batch", "tokens", at_least(1), "Tokens attended at once, in whole sequences."),
                    count("sub_batch", "sequences", at_least(1), "Sequences of a rank handled together inside a step."),

@@ -8,6 +8,9 @@ namespace {
 
 constexpr int64_t kBuffers = 3;
 
+// Gated DeltaNet is computed in tiles of so many tokens; slices that end elsewhere would be tiled, and so rounded, otherwise.
+constexpr int64_t kTile = 64;
+
 bool attends(const LayerSpec& layer) { return layer.mixer == "full_attention" || layer.mixer == "sliding_attention"; }
 
 template <typename Predicate>
@@ -27,6 +30,7 @@ class Resolver {
   Policy resolve() {
     policy_.layers.resize(model_.layers.size());
     sizes();
+    tiles();
     attempt([&] { boundaries(); });
     attempt([&] { gpu_boundaries(); });
     attempt([&] { kept_attention(); });
@@ -61,12 +65,19 @@ class Resolver {
     policy_.moe_chunk = std::min(settings_.find_integer("moe_chunk").value_or(tokens), tokens);
     policy_.attention_batch = std::min(settings_.find_integer("attention_batch").value_or(tokens), tokens);
     policy_.gdn_chunk = std::min(settings_.find_integer("gdn_chunk").value_or(tokens), tokens);
-    policy_.window_chunk = std::min(settings_.find_integer("window_chunk").value_or(tokens), tokens);
     policy_.head_group = settings_.find_integer("attention_head_group").value_or(0);
     policy_.buffers = settings_.find_integer("buffers").value_or(kBuffers);
     if (policy_.attention_batch < length) {
       refuse("attention_batch", cat("attention is cut into whole sequences: must be at least the ", length, " tokens of one, or \"auto\"; got ", policy_.attention_batch));
     }
+  }
+
+  void tiles() {
+    const bool recurrent = std::any_of(model_.layers.begin(), model_.layers.end(), [](const LayerSpec& layer) { return layer.mixer == "linear_attention"; });
+    if (!recurrent || policy_.gdn_chunk >= plan_.workload.sequence_length || policy_.gdn_chunk % kTile == 0) return;
+    const int64_t below = policy_.gdn_chunk / kTile * kTile;
+    refuse("gdn_chunk", cat("slices of a sequence are whole tiles: must be a multiple of ", kTile, ", or at least the ", plan_.workload.sequence_length, " tokens of a sequence; got ",
+                            policy_.gdn_chunk, ". Near it: ", below > 0 ? cat(below, ", ") : std::string(), below + kTile));
   }
 
   void boundaries() {
@@ -139,7 +150,6 @@ std::map<std::string, std::string> settings_of(const Policy& policy) {
   const auto is_kept = [](const LayerPolicy& layer) { return layer.keep_attention; };
   return {{"attention_head_group", cat(policy.head_group)},
           {"gdn_chunk", cat(policy.gdn_chunk)},
-          {"window_chunk", cat(policy.window_chunk)},
           {"moe_chunk", cat(policy.moe_chunk)},
           {"attention_batch", cat(policy.attention_batch)},
           {"sub_batch", cat(policy.sub_batch)},

@@ -23,7 +23,6 @@ struct Policy {
   std::vector<LayerPolicy> layers;
   int64_t head_group = 0;       ///< query heads attended at once; 0: all
   int64_t gdn_chunk = 0;        ///< tokens of a Gated DeltaNet slice
-  int64_t window_chunk = 0;     ///< tokens of a slice of sliding-window attention
   int64_t moe_chunk = 0;        ///< tokens of a feed-forward slice
   int64_t attention_batch = 0;  ///< tokens attended at once, in whole sequences
   int64_t sub_batch = 0;        ///< sequences of a rank handled together

@@ -14,6 +14,11 @@ class OOM_API ActivationStrategy : public Plugin {
 
   /// Resolves this strategy's settings for a workload into plan.settings. Throws ConfigError naming key, value and choices.
   virtual void configure(const ModelDescription& model, Plan& plan) const = 0;
+  /// Judges this strategy's settings in a plan file that is executed as it stands. Throws ConfigError when they cannot be used for the model.
+  virtual void check(const ModelDescription&, const Plan&) const {}
+  /// A configured plan with other settings of this strategy, where the user left them to the engine: tried when the plan does not fit its budgets. The last
+  /// takes the least memory.
+  virtual std::vector<Plan> alternatives(const ModelDescription&, const Plan&) const { return {}; }
   /// Most tokens of a rank that the feed-forward shall handle at once under a configured plan.
   virtual int64_t feed_forward_tokens(const ModelDescription&, const Plan& plan) const { return plan.tokens_per_rank(); }
   /// Emits a training step from begin_step to end_step.

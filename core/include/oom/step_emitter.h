@@ -145,8 +145,9 @@ class OOM_API StepEmitter {
                                   const RankBuffers& before, const RankBuffers& after) = 0;
   /// A whole part's replay from the input and, unless empty, kept results. Returns what it saved. Pass::kForward: the forward itself, which retains.
   virtual RankBuffers emit_mixer_replay(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const Activation& y, const AttentionResults& results) = 0;
+  /// `results`: those that the replay read, and whose memory `saved` may refer to.
   virtual void emit_mixer_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const RankBuffers& saved,
-                                   const Activation& dy, const Activation& dx) = 0;
+                                   const AttentionResults& results, const Activation& dy, const Activation& dx) = 0;
   /// Replay and backward of a whole or sequential part in one stage, so that nothing is saved. `state_gradient`: a slot that goes from part to part.
   virtual void emit_mixer_rebuilt_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const AttentionResults& results,
                                            const RankBuffers& before, const RankBuffers& state_gradient, const Activation& dy, const Activation& dx) = 0;

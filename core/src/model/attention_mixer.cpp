@@ -40,7 +40,8 @@ class AttentionMixer final : public Mixer {
     const ops::AttentionForward attended = keep ? ops::AttentionForward{keep->output, attention_lse(keep->log_sum_exp, call)} : attend(projected, call);
     saved.tensors = {projected.normed, projected.rstd, projected.query_raw,  projected.query_rstd, projected.key_raw, projected.key_rstd, projected.value_raw, projected.value_rstd,
                      projected.query,  projected.key,  projected.value,      attended.out,         attended.lse};
-    return output(x, attended.out, call, &saved);
+    // The backward of a norm on the output needs the output.
+    return call.wants_output || settings_.output_norm.present() ? output(x, attended.out, call, &saved) : at::Tensor();
   }
 
   at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, Saved& saved, const MixerCall& call) const override {

@@ -113,6 +113,11 @@ Plan load_stated_plan(Session& session, const Plan& wanted) {
   check_plugin(session, plan.experts, Kind::kExpertStrategy, path, "experts");
   check_plugin(session, plan.activations, Kind::kActivationStrategy, path, "activations");
   check_settings(session, plan, path);
+  try {
+    session.activations(plan.activations).check(session.model().description, plan);
+  } catch (const ConfigError& error) {
+    throw FileError(cat(path, ": ", error.what()));
+  }
   return plan;
 }
 

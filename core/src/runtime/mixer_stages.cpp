@@ -112,7 +112,8 @@ void ProgramEmitter::emit_mixer_forward(int layer, const Delivery& ordinary, con
       CarriedState state = entry == kNone ? CarriedState{} : context_.memory.slot(entry).state;
       Keep filled;
       if (keep.buffer != kNone) filled = results(keep, layer, part);
-      put_rows(out, mixer.forward(rows(in), {.weights = weights, .sequence = some.info, .slice = part.slice, .state = &state}, keep.buffer == kNone ? nullptr : &filled));
+      const bool carries = part.slice.axis == Axis::kSequence;
+      put_rows(out, mixer.forward(rows(in), {.weights = weights, .sequence = some.info, .slice = part.slice, .state = carries ? &state : nullptr}, keep.buffer == kNone ? nullptr : &filled));
       if (exit != kNone) context_.memory.slot(exit).state = std::move(state);
     };
     builder_.emit(std::move(spec));
@@ -146,7 +147,7 @@ RankBuffers ProgramEmitter::emit_mixer_replay(int layer, const Delivery& ordinar
 }
 
 void ProgramEmitter::emit_mixer_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const RankBuffers& saved,
-                                         const Activation& dy, const Activation& dx) {
+                                         const AttentionResults& kept, const Activation& dy, const Activation& dx) {
   const Mixer& mixer = this->mixer(layer);
   for (int rank = 0; rank < ranks(); ++rank) {
     // The feed-forward's backward wrote its part of the ordinary gradients before: this one adds the rest.
@@ -154,6 +155,7 @@ void ProgramEmitter::emit_mixer_backward(int layer, const Delivery& ordinary, co
     const int64_t begin = part_begin(part), count = part_tokens(part);
     const RowSpan in = span(x, rank, begin, count), upper = span(dy, rank, begin, count), lower = span(dx, rank, begin, count);
     spec.reads.insert(spec.reads.end(), {in.buffer, saved[rank], upper.buffer});
+    if (!kept.empty()) spec.reads.push_back(kept.buffers[rank]);
     spec.updates = gradient.writes[rank];
     declare_fill(spec, lower);
     spec.action = [this, &mixer, layer, ordinary, gradient, part, rank, in, aside = saved[rank], upper, lower](StageContext&) {
@@ -195,12 +197,13 @@ void ProgramEmitter::emit_mixer_rebuilt_backward(int layer, const Delivery& ordi
       CarriedState state = entry == kNone ? CarriedState{} : context_.memory.slot(entry).state, none;
       CarriedState& gradient_of_state = carried == kNone ? none : context_.memory.slot(carried).state;
       if (last) gradient_of_state.tensors.clear();  // nothing comes back from behind a sequence's end
+      const bool carries = part.slice.axis == Axis::kSequence;
       Keep read;
       if (keep.buffer != kNone) read = results(keep, layer, part);
       Saved saved;
-      mixer.replay(rows(in), {.weights = weights, .sequence = some.info, .slice = part.slice, .state = &state, .wants_output = false}, keep.buffer == kNone ? nullptr : &read, saved);
+      mixer.replay(rows(in), {.weights = weights, .sequence = some.info, .slice = part.slice, .state = carries ? &state : nullptr, .wants_output = false}, keep.buffer == kNone ? nullptr : &read, saved);
       put_rows(lower, mixer.backward(rows(upper), rows(in), saved,
-                                     {.weights = weights, .gradients = &sinks, .sequence = some.info, .slice = part.slice, .state = &gradient_of_state}));
+                                     {.weights = weights, .gradients = &sinks, .sequence = some.info, .slice = part.slice, .state = carries ? &gradient_of_state : nullptr}));
     };
     builder_.emit(std::move(spec));
   }

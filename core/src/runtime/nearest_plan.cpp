@@ -75,7 +75,13 @@ class Search {
     } catch (const ConfigError&) {
       return std::nullopt;
     }
-    return judge_plan(session_, std::move(plan), budgets_);
+    PlanCandidate candidate = judge_plan(session_, std::move(plan), budgets_);
+    if (candidate.fits()) return candidate;
+    // Of the activation strategy's alternatives the last takes the least memory.
+    std::vector<Plan> others = session_.activations(candidate.plan.activations).alternatives(session_.model().description, candidate.plan);
+    if (others.empty()) return candidate;
+    PlanCandidate smallest = judge_plan(session_, std::move(others.back()), budgets_);
+    return smallest.over_bytes() < candidate.over_bytes() ? std::move(smallest) : std::move(candidate);
   }
 
  private:

@@ -71,4 +71,14 @@ PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets) {
   return candidate;
 }
 
+PlanCandidate relieved(Session& session, PlanCandidate candidate, const Budgets& budgets) {
+  for (Plan& plan : session.activations(candidate.plan.activations).alternatives(session.model().description, candidate.plan)) {
+    PlanCandidate other = judge_plan(session, std::move(plan), budgets);
+    const bool better = other.fits() ? !candidate.fits() || other.simulation.step_seconds < candidate.simulation.step_seconds
+                                     : !candidate.fits() && other.over_bytes() < candidate.over_bytes();
+    if (better) candidate = std::move(other);
+  }
+  return candidate;
+}
+
 }  // namespace oom::runtime

@@ -22,5 +22,7 @@ struct PlanCandidate {
 void configure_strategies(Session& session, Plan& plan);
 /// Judges a configured plan.
 PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets);
+/// Of a candidate that does not fit and the activation strategy's alternatives to it: the fastest that fits, else the smallest.
+PlanCandidate relieved(Session& session, PlanCandidate candidate, const Budgets& budgets);
 
 }  // namespace oom::runtime

@@ -39,6 +39,7 @@ Path plan_path(Session& session, Plan plan, const std::string& experts, const Bu
   configure_strategies(session, plan);
   std::vector<std::string> tried;
   path.candidate = place_state(session, plan, budgets, tried);
+  if (!path.candidate->fits()) path.candidate = relieved(session, std::move(*path.candidate), budgets);
   plan = path.candidate->plan;
   if (path.candidate->fits()) tried.push_back(cat(plan.deferred_layers, " layers deferred: ", path.candidate->simulation.step_seconds, " s"));
   for (const int deferred : deferrals(session)) {
@@ -131,9 +132,12 @@ std::vector<Path> plan_paths(Session& session, const Plan& base, const Budgets& 
       paths.push_back({.experts = experts, .fault = error.what()});
     }
   }
-  std::string faults;
-  for (const Path& path : paths) faults += cat(faults.empty() ? "" : "\n", path.fault);
-  if (std::none_of(paths.begin(), paths.end(), [](const Path& path) { return path.candidate.has_value(); })) throw ConfigError(faults);
+  // A fault that every path comes upon is told once.
+  std::vector<std::string> told;
+  for (const Path& path : paths) {
+    if (!path.fault.empty() && std::find(told.begin(), told.end(), path.fault) == told.end()) told.push_back(path.fault);
+  }
+  if (std::none_of(paths.begin(), paths.end(), [](const Path& path) { return path.candidate.has_value(); })) throw ConfigError(base::join(told, "\n"));
   return paths;
 }
 

@@ -68,7 +68,7 @@ class ProgramEmitter final : public StepEmitter {
                           const RankBuffers& before, const RankBuffers& after) override;
   RankBuffers emit_mixer_replay(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const Activation& y, const AttentionResults& results) override;
   void emit_mixer_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const RankBuffers& saved,
-                           const Activation& dy, const Activation& dx) override;
+                           const AttentionResults& results, const Activation& dy, const Activation& dx) override;
   void emit_mixer_rebuilt_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const AttentionResults& results,
                                    const RankBuffers& before, const RankBuffers& state_gradient, const Activation& dy, const Activation& dx) override;
   void emit_attend(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const AttentionResults& results) override;

@@ -37,11 +37,10 @@ MixerPlan mixer_plan(const StepEmitter& emitter, const Policy& policy, int layer
   const int64_t length = emitter.plan().workload.sequence_length;
   const AttentionParts* attention = mixer.parts();
   MixerPlan plan{.sequences = policy.sub_batch};
-  const int64_t chunk = attention ? policy.window_chunk : policy.gdn_chunk;
   if (attention) plan.sequences = std::min(plan.sequences, policy.attention_batch / length);
   if (offers(Axis::kSequence)) {
-    if (chunk < length) return {.cut = MixerCut::kSequence, .sequences = 1, .chunk = chunk};
-    plan.sequences = std::min(plan.sequences, chunk / length);
+    if (policy.gdn_chunk < length) return {.cut = MixerCut::kSequence, .sequences = 1, .chunk = policy.gdn_chunk};
+    plan.sequences = std::min(plan.sequences, policy.gdn_chunk / length);
   }
   if (!attention || !offers(Axis::kHeadGroup)) return plan;
   plan.head_groups = head_groups(mixer.keep_shape().heads, attention->heads_per_key(), policy.head_group);

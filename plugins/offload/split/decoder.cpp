@@ -157,7 +157,7 @@ Activation Decoder::emit_backward(int layer, const Activation& x, const Activati
       emit_cut_backward(backward, range);
     } else {
       if (!in_parts) backward.gradient = emitter_.all_tokens(emitter_.add_activation(cat("gradient of layer ", layer), emitter_.boundary_bytes()));
-      emitter_.emit_mixer_backward(layer, backward.ordinary, backward.target, whole, x, saved, middle, backward.gradient);
+      emitter_.emit_mixer_backward(layer, backward.ordinary, backward.target, whole, x, saved, backward.results, middle, backward.gradient);
     }
   }
   emitter_.retire(unit);

@@ -22,6 +22,18 @@ TEST_F(Planner, GpuBudgetHoldsToTheByte) {
   EXPECT_THAT(refused.refusal.why, HasSubstr("budget.gpu"));
 }
 
+// Where the user leaves it to the engine, layers are cut and inputs regenerated until the plan fits.
+TEST_F(Planner, FindsActivationsThatFit) {
+  const std::vector<std::string> free{"train.updates=overlapped", "budget.headroom=0", "data.sequence_length=2048", "offload.attention_head_group=auto", "offload.moe_chunk=auto", "offload.sub_batch=auto",
+                                      "offload.keep_attention=auto", "offload.keep_boundaries=auto", "offload.buffers=auto"};
+  const PlannedRun roomy = fitting(free);
+  std::vector<std::string> tight = free;
+  tight.push_back(cat("budget.gpu=", std::max(roomy.account.gpus[0].peak_bytes, roomy.account.gpus[1].peak_bytes) - 1));
+  const PlannedRun cut = fitting(tight);
+  EXPECT_NE(cut.plan.settings.at("offload"), roomy.plan.settings.at("offload"));
+  EXPECT_LT(cut.account.gpus[0].peak_bytes, roomy.account.gpus[0].peak_bytes);
+}
+
 TEST_F(Planner, HostBudgetHoldsToTheByte) {
   const PlannedRun roomy = fitting({"train.updates=overlapped", "state.weights=cached", "budget.host=[\"8GiB\"]"});
   const int64_t peak = roomy.account.nodes[0].peak_bytes;

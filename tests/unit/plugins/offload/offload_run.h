@@ -31,7 +31,12 @@ inline const std::map<std::string, std::string>& models() {
 "rms_norm_eps": 1e-6, "rope_theta": 1e6, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true, "tie_word_embeddings": false, "initializer_range": 0.08})"},
       {"mixtral", R"({"model_type": "mixtral", "vocab_size": 160, "hidden_size": 64, "intermediate_size": 48, "num_hidden_layers": 5, "num_attention_heads": 4,
 "num_key_value_heads": 2, "head_dim": 16, "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 1e6, "sliding_window": 7,
-"num_local_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": false, "initializer_range": 0.08})"}};
+"num_local_experts": 8, "num_experts_per_tok": 2, "tie_word_embeddings": false, "initializer_range": 0.08})"},
+      {"gemma4", R"({"architectures": ["Gemma4ForCausalLM"],
+"model_type": "gemma4_text", "vocab_size": 160, "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32, "num_hidden_layers": 6, "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "sliding_attention", "full_attention"],
+"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "num_global_key_value_heads": 1, "global_head_dim": 32, "attention_k_eq_v": true, "sliding_window": 7, "hidden_activation": "gelu_pytorch_tanh", "rms_norm_eps": 1e-06, "max_position_embeddings": 256, "final_logit_softcapping": 30.0, "rope_parameters": {"sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
+"full_attention": {"rope_type": "proportional", "rope_theta": 1000000.0, "partial_rotary_factor": 0.25}},
+"enable_moe_block": true, "num_experts": 8, "top_k_experts": 2, "hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 160, "num_kv_shared_layers": 0, "use_double_wide_mlp": false, "use_bidirectional_attention": null, "tie_word_embeddings": true, "pad_token_id": 0, "initializer_range": 0.3})"}};
   return all;
 }
 
@@ -48,7 +53,7 @@ class OffloadRun : public ::testing::Test {
     const auto folder = folder_ / family;
     oom::testing::write_file(folder / "model/config.json", models().at(family));
     oom::testing::write_file(folder / "run.toml", cat("[model]\npath = \"", (folder / "model").string(), "\"\nweights = \"random\"\n[data]\npath = \"none\"\nsequence_length = ", kLength,
-                                                      "\n[train]\nglobal_batch = ", kBatch, "\nupdates = \"overlapped\"\nrouter_aux_loss = 0.05\n[precision]\ncompute = \"fp32\"\n",
+                                                      "\n[train]\nglobal_batch = ", kBatch, "\nupdates = \"overlapped\"\nrouter_aux_loss = ", family == "gemma4" ? "0.0" : "0.05", "\n[precision]\ncompute = \"fp32\"\n",
                                                       "[engine]\ndevice = \"cpu\"\nranks = 1\nexperts = \"local\"\n[budget]\nhost = \"8GiB\"\n[output]\ndir = \"", (folder / "run").string(), "\"\n"));
     return (folder / "run.toml").string();
   }

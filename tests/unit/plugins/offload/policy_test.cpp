@@ -78,6 +78,9 @@ TEST_F(PolicyTest, FaultsNamePlaceValueAndChoices) {
   EXPECT_THAT(fault("keep_boundaries = \"1+1\"\nboundaries_on_gpu = [1]"), AllOf(HasSubstr("boundaries_on_gpu"), HasSubstr("layer 1"), HasSubstr("[0, 2, 4]")));
   EXPECT_THAT(fault("attention_batch = 50"), AllOf(HasSubstr("attention_batch"), HasSubstr("100 tokens")));
   EXPECT_THAT(fault("keep_boundaries = \"6+1\""), AllOf(HasSubstr("6 layers"), HasSubstr("6+1")));
+  EXPECT_THAT(fault("gdn_chunk = 70"), AllOf(HasSubstr("gdn_chunk"), HasSubstr("multiple of 64"), HasSubstr("64, 128")));
+  EXPECT_EQ(fault("gdn_chunk = 64"), "");
+  EXPECT_EQ(fault("gdn_chunk = 130"), "");  // whole sequences
   EXPECT_THAT(fault("keep_boundaries = [7]"), HasSubstr("7"));
 }
 

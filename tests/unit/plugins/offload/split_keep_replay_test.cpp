@@ -40,7 +40,7 @@ const std::vector<Overrides>& bases() {
   static const std::vector<Overrides> all{{}, {"engine.ranks=2"}, {"data.documents=isolated"}, {"engine.experts=ep", "engine.ranks=2", "ep.routing_chunk=20"}};
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Cuts, Close, ::testing::Combine(::testing::Values("qwen3_moe", "mixtral"), ::testing::ValuesIn(bases()), ::testing::ValuesIn(cuts())),
+INSTANTIATE_TEST_SUITE_P(Cuts, Close, ::testing::Combine(::testing::Values("qwen3_moe", "mixtral", "gemma4"), ::testing::ValuesIn(bases()), ::testing::ValuesIn(cuts())),
                          [](const auto& info) {
                            const auto base = std::find(bases().begin(), bases().end(), std::get<1>(info.param)) - bases().begin();
                            return cat(std::get<0>(info.param), "_", base, "_", std::get<2>(info.param).name);

@@ -1,0 +1,61 @@
+#include "alternatives.h"
+
+#include <algorithm>
+
+namespace oom::offload {
+namespace {
+
+using Changes = std::vector<std::pair<const char*, std::string>>;
+
+// Tokens of a slice when `tokens` are cut into `slices`.
+std::string slice(int64_t tokens, int64_t slices) {
+  constexpr int64_t kLeast = 1024;  // of less, products are too small for a GPU
+  return cat(std::max(kLeast, (tokens / slices + kLeast - 1) / kLeast * kLeast));
+}
+
+std::vector<Changes> ladder(int64_t tokens) {
+  const auto with = [](Changes changes, const Changes& more) {
+    changes.insert(changes.end(), more.begin(), more.end());
+    return changes;
+  };
+  const Changes slices{{"moe_chunk", slice(tokens, 16)}, {"gdn_chunk", slice(tokens, 8)}};
+  const Changes grouped = with(slices, {{"attention_head_group", "4"}, {"sub_batch", "1"}});
+  const Changes smallest{{"moe_chunk", slice(tokens, 64)}, {"gdn_chunk", slice(tokens, 32)}, {"attention_head_group", "1"}, {"sub_batch", "1"}, {"buffers", "2"}};
+  const Changes keep{{"keep_attention", "\"all\""}};
+  return {{{"keep_boundaries", "\"1+1\""}},
+          {{"keep_boundaries", "\"3+1\""}},
+          slices,
+          with(slices, {{"sub_batch", "1"}}),
+          grouped,
+          with(grouped, keep),
+          with(with(grouped, keep), {{"keep_boundaries", "\"3+1\""}}),
+          smallest,
+          with(smallest, keep),
+          with(smallest, {{"keep_boundaries", "\"1+1\""}, {"regenerate_cap", "1"}}),
+          with(with(smallest, keep), {{"keep_boundaries", "\"3+1\""}, {"regenerate_cap", "1"}}),
+          with(smallest, {{"keep_boundaries", "\"3+1\""}, {"regenerate_cap", "1"}})};
+}
+
+}  // namespace
+
+std::vector<std::map<std::string, std::string>> alternatives(const SettingsTable& given, const ModelDescription& model, const Plan& plan) {
+  const std::map<std::string, std::string>& resolved = plan.settings.at("offload");
+  std::vector<std::map<std::string, std::string>> tables;
+  for (const Changes& changes : ladder(plan.tokens_per_rank())) {
+    Plan changed = plan;
+    for (const auto& [key, value] : changes) {
+      // What is left alone is resolved anew, because it depends on what changes.
+      if (given.is_auto(key)) changed.settings["offload"][key] = value;
+    }
+    if (given.is_auto("regenerate_cap") && changed.settings["offload"]["regenerate_cap"] == resolved.at("regenerate_cap")) changed.settings["offload"]["regenerate_cap"] = "\"auto\"";
+    try {
+      std::map<std::string, std::string> table = settings_of(policy_of(model, changed));
+      if (table != resolved && std::find(tables.begin(), tables.end(), table) == tables.end()) tables.push_back(std::move(table));
+    } catch (const ConfigError&) {
+      // Not for this model: fewer layers than a set of boundaries needs.
+    }
+  }
+  return tables;
+}
+
+}  // namespace oom::offload

@@ -1,0 +1,102 @@
+"""Split, Keep and Replay against the reference: every axis and combinations of them, in each family, under both expert strategies."""
+
+import pytest
+from harness.tiny_models import TINY_CONFIGS
+from oracle.conftest import training_of
+from oracle.test_parity import CLIPPED, compare
+
+LAYERS = {"qwen3_moe": 5, "mixtral": 5, "qwen3_5_moe": 8, "gemma4": 6}
+POLICIES = {
+    "heads one by one": dict(attention_head_group=1),
+    "heads in twos, kept": dict(attention_head_group=2, keep_attention="all"),
+    "slices of one token": dict(moe_chunk=1),
+    "slices of 33 tokens": dict(moe_chunk=33),
+    "sub-batches": dict(sub_batch=1),
+    "batches of attention, some kept": dict(attention_batch=64, keep_attention=[3]),
+    "one boundary in two": dict(keep_boundaries="1+1", regenerate_cap=1),
+    "one boundary in four, kept": dict(keep_boundaries="3+1", keep_attention="all", regenerate_cap=2),
+    "a set of boundaries on the GPU": dict(keep_boundaries=[0, 2], boundaries_on_gpu=[2], regenerate_cap=3),
+    "everything": dict(attention_head_group=1, moe_chunk=33, sub_batch=1, keep_attention="all", keep_boundaries="3+1", regenerate_cap=1, buffers=2),
+}
+
+
+def policy_tables(policy, ranks=1, experts="local", **data):
+    return {"engine": {"ranks": ranks, "experts": experts}, "offload": POLICIES[policy], "data": data}
+
+
+def changes_of(family):
+    layers = LAYERS[family]
+    changes = [("num_hidden_layers", layers)]
+    if "layer_types" in TINY_CONFIGS[family]:
+        types = TINY_CONFIGS[family]["layer_types"]
+        changes.append(("layer_types", tuple(types * layers)[:layers]))
+    return tuple(changes)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("experts, ranks", [("local", 1), ("local", 2), ("ep", 2)])
+def test_qwen3_moe(oom, oracle, experts, ranks, policy):
+    oom.require("qwen3_moe", experts)
+    compare(oom, oracle, training_of("qwen3_moe", router_aux_loss=0.1), changes=changes_of("qwen3_moe"), tables=policy_tables(policy, ranks, experts))
+
+
+@pytest.mark.parametrize("policy", ["heads one by one", "heads in twos, kept", "slices of 33 tokens", "one boundary in four, kept", "everything"])
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_5_moe", "gemma4"])
+def test_other_families(oom, oracle, family, policy):
+    oom.require(family, "local")
+    compare(oom, oracle, training_of(family), family=family, changes=changes_of(family), tables=policy_tables(policy, 2))
+
+
+@pytest.mark.parametrize("policy", ["sub-batches", "everything"])
+@pytest.mark.parametrize("family", TINY_CONFIGS)
+def test_isolated_documents(oom, oracle, family, policy):
+    oom.require(family, "local")
+    compare(oom, oracle, training_of(family, documents="isolated"), family=family, changes=changes_of(family), tables=policy_tables(policy, 2))
+
+
+def test_clipping_with_everything(oom, oracle):
+    oom.require("qwen3_moe", "local")
+    training = training_of("qwen3_moe", clip_norm=CLIPPED)
+    compare(oom, oracle, training, changes=changes_of("qwen3_moe"), tables=policy_tables("everything", 2))
+
+
+def test_plan_file(oom, oracle):
+    """A plan's settings are executed as they stand, edited ones too; what cannot be used is refused with its key."""
+    oom.require("qwen3_moe", "local")
+    training, changes = training_of("qwen3_moe"), changes_of("qwen3_moe")
+    config = oracle.config(oom.folder, training, changes=changes, tables={"offload": dict(keep_boundaries="3+1")})
+    losses = oom.train(config).column("loss")
+    oom.run("plan", config, "--out", "plan.toml")
+    plan = oom.folder / "plan.toml"
+    assert "keep_boundaries = [0, 4]" in plan.read_text()
+
+    def planned(name, code=0, **edits):
+        text = plan.read_text()
+        for old, new in edits.values():
+            assert old in text
+            text = text.replace(old, new)
+        (oom.folder / f"{name}.toml").write_text(text)
+        tables = {"engine": {"plan": f"{name}.toml"}, "output": {"dir": f"run-{name}"}}
+        config = oracle.config(oom.folder, training, changes=changes, tables=tables)
+        return oom.run("train", config, code=code) if code else oom.train(config).column("loss")
+
+    assert planned("same") == losses
+    assert planned("moved", boundaries=("boundaries_on_gpu = []", "boundaries_on_gpu = [4]"), keep=("keep_attention = []", "keep_attention = [1]")) == losses
+    assert planned("cut", heads=("attention_head_group = 0", "attention_head_group = 1")) == pytest.approx(losses, rel=1e-5)
+    outcome = planned("wrong", code=4, keep=("boundaries_on_gpu = []", "boundaries_on_gpu = [3]"))
+    assert "wrong.toml" in outcome.err and "boundaries_on_gpu" in outcome.err and "[0, 4]" in outcome.err
+
+
+@pytest.mark.parametrize("key, value, words", [
+    ("keep_attention", [9], ["offload.keep_attention", "9", "layers 0 to 4"]),
+    ("boundaries_on_gpu", [1], ["offload.boundaries_on_gpu", "layer 1"]),
+    ("attention_batch", 31, ["offload.attention_batch", "31", "32 tokens"]),
+    ("keep_boundaries", "9+1", ["offload.keep_boundaries", "9+1", "5 layers"]),
+])
+def test_what_cannot_be_used(oom, oracle, key, value, words):
+    oom.require("qwen3_moe", "local")
+    policy = {key: value, **({"keep_boundaries": "1+1"} if key == "boundaries_on_gpu" else {})}
+    config = oracle.config(oom.folder, training_of("qwen3_moe"), changes=changes_of("qwen3_moe"), tables={"engine": {"experts": "auto"}, "offload": policy})
+    outcome = oom.run("train", config, code=2)
+    assert "run.toml:" in outcome.err and all(word in outcome.err for word in words)
+    assert outcome.err.count(words[0]) == 1  # told once, though every expert strategy is tried

@@ -1,0 +1,45 @@
+// What a sequence of a million-token run stores and keeps in host memory, with the geometries of published models: the figures of arXiv 2611.11364.
+#include <cmath>
+#include <filesystem>
+
+#include "offload_run.h"
+
+namespace oom::offload {
+namespace {
+
+struct Payload {
+  const char* model;
+  int layers;  // one repeating unit, whose last layer attends over everything
+  int64_t length;
+  double boundaries_gib, results_gib;
+};
+void PrintTo(const Payload& payload, std::ostream* out) { *out << payload.model; }
+
+class Payloads : public OffloadRun, public ::testing::WithParamInterface<Payload> {};
+
+TEST_P(Payloads, OfOneSequence) {
+  const Payload& payload = GetParam();
+  const auto config = std::filesystem::current_path() / "configs/models" / payload.model;
+  if (!std::filesystem::exists(config)) GTEST_SKIP() << config << " is not there yet";
+  oom::testing::write_file(folder_ / "run.toml", cat("[model]\npath = \"", config.string(), "\"\nweights = \"random\"\nlayers = ", payload.layers, "\n[data]\npath = \"none\"\nsequence_length = ",
+                                                     payload.length, "\n[train]\nglobal_batch = 1\nupdates = \"overlapped\"\n[engine]\ndevice = \"cuda\"\nranks = 1\nexperts = \"local\"\n",
+                                                     "[budget]\ngpu = \"4000GiB\"\nhost = \"4000GiB\"\n[offload]\nbuffers = 2\nattention_head_group = 2\nmoe_chunk = 32768\n",
+                                                     "keep_attention = [", payload.layers - 1, "]\n[output]\ndir = \"", (folder_ / "run").string(), "\"\n"));
+  runtime::Session session((folder_ / "run.toml").string(), {});
+  const MemoryAccount account = runtime::make_plan(session, runtime::Purpose::kPlanOnly).account;
+  int64_t boundaries = 0, results = 0;
+  for (const auto& object : account.nodes.front().objects) {
+    if (object.name.starts_with("host boundary")) boundaries += object.bytes;
+    if (object.name.starts_with("host attention results")) results += object.bytes;
+  }
+  const auto gib = [](int64_t bytes) { return std::round(static_cast<double>(bytes) / (int64_t{1} << 30) * 100) / 100; };
+  EXPECT_DOUBLE_EQ(gib(boundaries), payload.boundaries_gib);
+  EXPECT_DOUBLE_EQ(gib(results), payload.results_gib);
+}
+
+INSTANTIATE_TEST_SUITE_P(Published, Payloads,
+                         ::testing::Values(Payload{"qwen3.6-35b-a3b", 4, 512 << 10, 6.0, 4.03}, Payload{"gemma4-26b-a4b", 6, 256 << 10, 6.88, 4.02}),
+                         [](const auto& info) { return std::string(info.param.model).substr(0, 5) == "gemma" ? "gemma4" : "qwen3_6"; });
+
+}  // namespace
+}  // namespace oom::offload
