@@ -123,11 +123,8 @@ void ProgramEmitter::emit_feed_forward_backward(int layer, const Delivery& ordin
     if (routed) spec.reads = spec.reads + std::vector{record.routing[rank], experts.dinput[rank], experts.dweights[rank]};
     if (routed && !coefficients_.empty()) spec.reads.push_back(coefficients_[rank]);
     // Into the rows that this part's gradient came from, or into a buffer of its own.
-    if (lower.buffer == dz.buffers[rank]) {
-      spec.updates.push_back(lower.buffer);
-    } else {
-      declare_fill(spec, lower);
-    }
+    if (lower.buffer == dz.buffers[rank]) spec.reads.push_back(lower.buffer);
+    declare_result(spec, lower);
     spec.action = [this, &feed_forward, layer, ordinary, gradient, rank, routed, in, aside = record.saved[rank], beside = side[rank], lower,
                    decided = routed ? record.routing[rank] : kNone, dinput = routed ? experts.dinput[rank] : kNone,
                    dweights = routed ? experts.dweights[rank] : kNone](StageContext&) {

@@ -103,7 +103,7 @@ void ProgramEmitter::emit_mixer_forward(int layer, const Delivery& ordinary, con
     const BufferId entry = before.empty() ? kNone : before[rank], exit = after.empty() ? kNone : after[rank];
     spec.reads.push_back(in.buffer);
     if (entry != kNone) spec.reads.push_back(entry);
-    declare_fill(spec, out);
+    declare_result(spec, out);
     if (!kept.empty()) declare_fill(spec, keep.buffer, part_tokens(part), keep.sequences * plan().workload.sequence_length);
     if (exit != kNone) spec.writes.push_back(exit);
     spec.action = [this, &mixer, layer, ordinary, part, rank, in, out, keep, entry, exit](StageContext&) {
@@ -133,7 +133,7 @@ RankBuffers ProgramEmitter::emit_mixer_replay(int layer, const Delivery& ordinar
     spec.reads.push_back(in.buffer);
     if (reuse) spec.reads.push_back(keep.buffer);
     spec.writes.push_back(saved[rank]);
-    declare_fill(spec, out);
+    declare_result(spec, out);
     spec.action = [this, &mixer, layer, ordinary, part, rank, in, out, keep, aside = saved[rank]](StageContext&) {
       const LayerWeights weights = layer_weights(ordinary, layer, rank);
       const Sequences some = sequences(rank, part);
@@ -157,7 +157,7 @@ void ProgramEmitter::emit_mixer_backward(int layer, const Delivery& ordinary, co
     spec.reads.insert(spec.reads.end(), {in.buffer, saved[rank], upper.buffer});
     if (!kept.empty()) spec.reads.push_back(kept.buffers[rank]);
     spec.updates = gradient.writes[rank];
-    declare_fill(spec, lower);
+    declare_result(spec, lower);
     spec.action = [this, &mixer, layer, ordinary, gradient, part, rank, in, aside = saved[rank], upper, lower](StageContext&) {
       const LayerWeights weights = layer_weights(ordinary, layer, rank);
       LayerGradients sinks = layer_gradients(gradient, layer, rank);
@@ -188,7 +188,7 @@ void ProgramEmitter::emit_mixer_rebuilt_backward(int layer, const Delivery& ordi
     if (entry != kNone) spec.reads.push_back(entry);
     spec.updates = gradient.writes[rank];
     if (carried != kNone) declare_sum(spec, carried);
-    declare_fill(spec, lower);
+    declare_result(spec, lower);
     const bool last = part.slice.axis != Axis::kSequence || part.slice.end == plan().workload.sequence_length;
     spec.action = [this, &mixer, layer, ordinary, gradient, part, rank, in, keep, entry, carried, upper, lower, last](StageContext&) {
       const LayerWeights weights = layer_weights(ordinary, layer, rank);

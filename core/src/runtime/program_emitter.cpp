@@ -161,15 +161,24 @@ void ProgramEmitter::declare_fill(StageSpec& spec, BufferId buffer, int64_t amou
   if (filled >= total) filled = 0;
 }
 
+void ProgramEmitter::declare_result(StageSpec& spec, const RowSpan& span) {
+  declare_fill(spec, span);
+  const bool replaces = std::find(spec.updates.begin(), spec.updates.end(), span.buffer) != spec.updates.end();
+  if (replaces || span.count < span.total) spec.cost.workspace_bytes += span.count * model().hidden * element_bytes(plan().workload.compute);
+}
+
 void ProgramEmitter::declare_sum(StageSpec& spec, BufferId buffer) { (summed_.insert(buffer).second ? spec.writes : spec.updates).push_back(buffer); }
 
 void ProgramEmitter::emit_zero(int layer, GradientTarget& target) {
   target.accumulate = true;
   for (int rank = 0; rank < ranks(); ++rank) {
     if (target.writes[rank].empty()) continue;
-    const int64_t bytes = unit(target.unit).elements * element_bytes(units_.gradient_type(target.unit));
-    builder_.emit({.kind = "gradient_zero", .layer = layer, .lane = {Lane::kCompute, rank}, .writes = target.writes[rank], .cost = {.hbm_bytes = static_cast<double>(bytes)},
-                   .action = [this, first = target.writes[rank].front(), bytes](StageContext& context) { context_.transfer.zero(context_.memory.data(first), bytes, context.stream); }});
+    const int64_t elements = unit(target.unit).elements;
+    builder_.emit({.kind = "gradient_zero", .layer = layer, .lane = {Lane::kCompute, rank}, .writes = target.writes[rank], .cost = {.hbm_bytes = 4.0 * static_cast<double>(elements)},
+                   .action = [this, target, rank, elements](StageContext& context) {
+                     const int64_t bytes = elements * gradients(target, rank, true)[0].tensor.element_size();
+                     context_.transfer.zero(context_.memory.data(target.writes[rank].front()), bytes, context.stream);
+                   }});
   }
 }
 

@@ -139,6 +139,8 @@ class ProgramEmitter final : public StepEmitter {
   /// Declares that a stage fills `amount` of a buffer's `total`: the first such stage overwrites what was there, later ones add their part.
   void declare_fill(StageSpec& spec, BufferId buffer, int64_t amount, int64_t total);
   void declare_fill(StageSpec& spec, const RowSpan& span) { declare_fill(spec, span.buffer, span.count, span.total); }
+  /// The same for an operator whose result is a tensor of its own until it is copied to its rows or takes the place of what was there.
+  void declare_result(StageSpec& spec, const RowSpan& span);
   /// Declares that a stage adds to a transient slot: the first that does makes it.
   void declare_sum(StageSpec& spec, BufferId buffer);
   /// A compute stage over a part of a mixer, without its action.
