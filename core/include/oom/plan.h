@@ -49,7 +49,7 @@ struct Plan {
   Workload workload;
   TransferPlan transfer;
   /// Updates of decoder layers below this one, and of the embedding, wait for the next step's forward and overlap it layer by layer;
-  /// the others run as soon as their gradients are there. 0: all at once (overlapped); number of layers: all wait (deferred).
+  /// the others, and resident shards, run as soon as their gradients are there. 0: all at once (overlapped); number of layers: all wait (deferred).
   int deferred_layers = 0;
   std::vector<int> resident_layers;  ///< layers whose expert shards live on their owners' GPUs
   bool resident_ordinary = false;

@@ -110,7 +110,7 @@ void GradientReduction::take_out(const UnitRecord& record, size_t s, BufferId fr
   const ShardRange& shard = record.unit.shards[s];
   const int64_t bytes = shard.elements() * context_.gradient_bytes();
   const int64_t chunk = context_.plan.transfer.d2h_chunk_bytes;
-  Cost cost{.d2h_bytes = static_cast<double>(bytes), .bytes = static_cast<double>(bytes), .parameters = static_cast<double>(shard.elements())};
+  Cost cost{.d2h_bytes = static_cast<double>(bytes) + sizeof(double), .bytes = static_cast<double>(bytes), .parameters = static_cast<double>(shard.elements())};
   cost.host_bytes[context_.node_of(shard.owner)] = static_cast<double>(bytes);
   context_.program.emit({.kind = "gradient_out", .layer = record.unit.layer, .part = static_cast<int>(s), .lane = {record.way_out(), shard.owner}, .reads = {from, norm},
                          .writes = {record.gradient[s][0], record.norm[s]}, .cost = cost,

@@ -48,9 +48,12 @@ Place UnitRecord::home(size_t shard, const Plan& plan) const {
 
 bool UnitTable::is_resident(const ParameterUnit& unit) const { return unit.kind == UnitKind::kBank ? contains(context_.plan.resident_layers, unit.layer) : context_.plan.resident_ordinary; }
 
+// Some layers wait so that the host's update threads have work in both halves of a step. An update on a GPU has nothing to gain from that: it waits
+// only where all do, because a norm of everything is asked for or nothing may change before all gradients are known to be finite.
 bool UnitTable::is_deferred(const ParameterUnit& unit) const {
   const int deferred = context_.plan.deferred_layers;
-  if (unit.layer == kHeadLayer) return deferred >= static_cast<int>(context_.model.layers.size());
+  const bool all_wait = deferred >= static_cast<int>(context_.model.layers.size());
+  if (all_wait || is_resident(unit) || unit.layer == kHeadLayer) return all_wait;
   if (unit.layer == kEmbeddingLayer) return deferred > 0;
   return unit.layer < deferred;
 }

@@ -30,8 +30,9 @@ inline std::string write_run(const oom::testing::ScratchFolder& folder) {
 
 class EngineRun {
  public:
-  EngineRun(const std::string& config, const std::vector<std::string>& overrides, EngineOptions options = {})
-      : session_(config, overrides), planned_(make_plan(session_)), transfer_(comm::DeviceTransfer::make(planned_.plan.device)) {
+  /// `transfer` stands for the device's own.
+  EngineRun(const std::string& config, const std::vector<std::string>& overrides, EngineOptions options = {}, std::unique_ptr<comm::DeviceTransfer> transfer = nullptr)
+      : session_(config, overrides), planned_(make_plan(session_)), transfer_(transfer ? std::move(transfer) : comm::DeviceTransfer::make(planned_.plan.device)) {
     ops::configure_math();
     const config::Train train = session_.config().train();
     run_.clip_norm = train.clip_norm;

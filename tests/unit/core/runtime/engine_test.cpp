@@ -141,6 +141,49 @@ TEST_P(EngineTest, DelaysAndPoisonChangeNoBitWhereverStateLives) {
   }
 }
 
+// Counts what it copies, and leaves the work to the CPU device's.
+class CountingTransfer final : public comm::DeviceTransfer {
+ public:
+  explicit CountingTransfer(std::atomic<int64_t>& copied) : copied_(copied) {}
+  void copy(void* to, const void* from, int64_t bytes, int64_t chunk_bytes, void* stream) override {
+    copied_ += bytes;
+    device_->copy(to, from, bytes, chunk_bytes, stream);
+  }
+  void zero(void* data, int64_t bytes, void* stream) override { device_->zero(data, bytes, stream); }
+  void sum_partials(void* out, ElementType out_type, std::span<const void* const> partials, ElementType partial_type, int64_t count, double* sum_of_squares, void* scratch,
+                    void* stream) override {
+    device_->sum_partials(out, out_type, partials, partial_type, count, sum_of_squares, scratch, stream);
+  }
+  void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t width, int64_t rows, void* stream) override {
+    device_->copy_rows(to, to_pitch, from, from_pitch, width, rows, stream);
+  }
+  void update_state(const optim::AdamWJob& job, std::span<const optim::ElementRange> ranges, const double* sum_of_squares, void* stream) override {
+    device_->update_state(job, ranges, sum_of_squares, stream);
+  }
+  void make_weights(const optim::StateBlocks& state, const optim::Publish& publish, void* stream) override { device_->make_weights(state, publish, stream); }
+
+ private:
+  std::atomic<int64_t>& copied_;
+  std::unique_ptr<comm::DeviceTransfer> device_ = comm::DeviceTransfer::make(DeviceKind::kCpu);
+};
+
+// Plans are judged by the stages' costs: what a step copies is what they say, to the byte.
+TEST(EngineTraffic, ProgramsSayWhatIsCopied) {
+  const oom::testing::ScratchFolder folder;
+  const std::string config = write_run(folder);
+  const std::vector<std::string> full{"local.delivery=full", "transfer.ordinary_delivery=full"};
+  for (std::vector<std::string> choice : {std::vector<std::string>{}, full, {"state.weights=convert"}, {"transfer.gradient_reduction=host"}, {"state.resident=[1]", "state.resident_ordinary=all"}}) {
+    choice.insert(choice.end(), {"engine.ranks=4", "precision.compute=bf16", "train.updates=overlapped"});
+    std::atomic<int64_t> copied{0};
+    EngineRun run(config, choice, {}, std::make_unique<CountingTransfer>(copied));
+    double said = 0;
+    for (const Stage& stage : run.engine().training_program().stages) said += stage.cost.h2d_bytes + stage.cost.d2h_bytes + stage.cost.peer_bytes;
+    run.train(1);
+    run.engine().drain();
+    EXPECT_EQ(static_cast<double>(copied.load()), said) << ::testing::PrintToString(choice);
+  }
+}
+
 // The device's update sees by itself that a gradient is not finite; the host hears of it later.
 TEST_P(EngineTest, ANonFiniteGradientChangesNoResidentState) {
   std::vector<std::string> settings = overrides();

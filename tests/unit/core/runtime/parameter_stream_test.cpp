@@ -96,6 +96,22 @@ TEST_P(ParameterStreamOf, EveryShardIsUpdatedOnceWhereItLives) {
   EXPECT_EQ(on_devices, std::get<1>(GetParam()));
 }
 
+// Waiting gradients of resident shards would take GPU memory and give nothing, unless every update has to wait.
+TEST_P(ParameterStreamOf, ResidentUpdatesWaitOnlyWhereAllDo) {
+  const auto pending_bytes = [&](int deferred) {
+    Plan plan = planned({"state.resident=[0]"}).plan;
+    plan.deferred_layers = deferred;
+    const PlannedRun run = fitting({written(plan), cat("engine.experts=", std::get<0>(GetParam())), cat("engine.ranks=", std::get<1>(GetParam())), "precision.compute=bf16"});
+    int64_t bytes = 0;
+    for (const Buffer& buffer : run.program.buffers) {
+      if (buffer.place.kind == Place::Kind::kGpu && buffer.name.find("pending gradient") != std::string::npos) bytes += buffer.bytes;
+    }
+    return bytes;
+  };
+  EXPECT_EQ(pending_bytes(2), 0);
+  EXPECT_EQ(pending_bytes(3), 2 * 16 * 3 * 32 * 64);  // of the one resident bank
+}
+
 // What residency takes from the host it takes whole: state, and working weights where they are kept.
 TEST_P(ParameterStreamOf, ResidencyMovesStateFromHostToGpus) {
   const PlannedRun none = planned({"engine.device=cuda", "budget.gpu=\"8GiB\"", "budget.host=\"32GiB\"", "state.resident=none", "state.resident_ordinary=none", "state.weights=cached"});
