@@ -48,7 +48,7 @@ struct Plan {
   int numa_nodes = 1;
   Workload workload;
   TransferPlan transfer;
-  /// Updates of decoder layers below this one, and of the embedding, wait for the next step's forward and overlap it layer by layer;
+  /// Updates of so many decoder layers with state on the host (runtime/deferral.h), and of the embedding, wait for the next forward, layer by layer;
   /// the others, and resident shards, run as soon as their gradients are there. 0: all at once (overlapped); number of layers: all wait (deferred).
   int deferred_layers = 0;
   std::vector<int> resident_layers;  ///< layers whose expert shards live on their owners' GPUs

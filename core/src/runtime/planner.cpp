@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "oom/log.h"
 #include "runtime/base_plan.h"
+#include "runtime/deferral.h"
 #include "runtime/nearest_plan.h"
 #include "runtime/path_runs.h"
 #include "runtime/plan_candidate.h"
@@ -24,12 +25,17 @@ struct Path {
 };
 
 // Longer deferrals to try, ascending.
-std::vector<int> deferrals(Session& session) {
+std::vector<int> deferrals(Session& session, const Plan& plan) {
   if (!may_choose_deferral(session.config())) return {};
-  const int layers = static_cast<int>(session.model().description.layers.size());
-  std::vector<int> choices{layers / 4, layers / 2, 3 * layers / 4, layers - 1};
-  choices.erase(std::unique(choices.begin(), choices.end()), choices.end());
-  if (!choices.empty() && choices.front() == 0) choices.erase(choices.begin());
+  const ModelDescription& model = session.model().description;
+  const int layers = static_cast<int>(deferrable_layers(plan, model).size());
+  constexpr int kParts = 8;
+  std::vector<int> choices;
+  for (int part = 1; part <= kParts; ++part) {
+    // All layers would be all updates, the head's too.
+    const int count = std::min(layers * part / kParts, static_cast<int>(model.layers.size()) - 1);
+    if (count > (choices.empty() ? 0 : choices.back())) choices.push_back(count);
+  }
   return choices;
 }
 
@@ -42,7 +48,7 @@ Path plan_path(Session& session, Plan plan, const std::string& experts, const Bu
   if (!path.candidate->fits()) path.candidate = relieved(session, std::move(*path.candidate), budgets);
   plan = path.candidate->plan;
   if (path.candidate->fits()) tried.push_back(cat(plan.deferred_layers, " layers deferred: ", path.candidate->simulation.step_seconds, " s"));
-  for (const int deferred : deferrals(session)) {
+  for (const int deferred : deferrals(session, plan)) {
     plan.deferred_layers = deferred;
     PlanCandidate candidate = judge_plan(session, plan, budgets);
     // Deferral takes memory: once it does not fit, more of it does not either.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/deferral.h"
 #include "runtime/device_state.h"
 
 namespace oom::runtime {
@@ -55,8 +56,11 @@ bool UnitTable::is_deferred(const ParameterUnit& unit) const {
   const bool all_wait = deferred >= static_cast<int>(context_.model.layers.size());
   if (all_wait || is_resident(unit) || unit.layer == kHeadLayer) return all_wait;
   if (unit.layer == kEmbeddingLayer) return deferred > 0;
-  return unit.layer < deferred;
+  return contains(waiting_, unit.layer);
 }
+
+UnitTable::UnitTable(StreamContext context, bool every_unit_updates)
+    : context_(context), every_unit_updates_(every_unit_updates), waiting_(waiting_layers(context.plan, context.model)) {}
 
 UnitId UnitTable::add(ParameterUnit unit) {
   const UnitId id = count();

@@ -67,7 +67,7 @@ struct UnitClass {
 class UnitTable {
  public:
   /// `every_unit_updates`: a training step; the verifier then demands an updater for every shard.
-  UnitTable(StreamContext context, bool every_unit_updates) : context_(context), every_unit_updates_(every_unit_updates) {}
+  UnitTable(StreamContext context, bool every_unit_updates);
 
   UnitId add(ParameterUnit unit);
   int count() const { return static_cast<int>(records_.size()); }
@@ -102,6 +102,7 @@ class UnitTable {
 
   StreamContext context_;
   const bool every_unit_updates_;
+  const std::vector<int> waiting_;  // layers whose updates wait
   std::vector<UnitRecord> records_;
   std::vector<UnitClass> classes_;
   std::vector<bool> state_access_;  // by rank

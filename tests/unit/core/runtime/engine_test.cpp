@@ -111,6 +111,21 @@ TEST_P(EngineTest, WhereStateLivesChangesNoBitInBfloat16) {
   }
 }
 
+// Some updates in the backward, some in the next forward, with state in both kinds of places.
+TEST_P(EngineTest, HowManyUpdatesWaitChangesNoBit) {
+  if (std::string(std::get<1>(GetParam())) != "train.updates=overlapped") GTEST_SKIP() << "all wait here";
+  const std::vector<std::string> resident{"state.resident=[1]"};
+  const Trained expected = train({}, resident);
+  std::vector<std::string> settings = overrides();
+  settings.insert(settings.end(), resident.begin(), resident.end());
+  Plan plan = EngineRun(config_, settings).plan();
+  for (const int waiting : {1, 2, 3}) {
+    plan.deferred_layers = waiting;
+    oom::testing::write_file(folder_ / "plan.toml", plan::plan_toml(plan));
+    EXPECT_TRUE(train({}, {cat("engine.plan=\"", (folder_ / "plan.toml").string(), "\"")}) == expected) << waiting;
+  }
+}
+
 // The update sums the ranks' partials itself, in the same order. Only the sum of squares is taken in another, in double.
 TEST_P(EngineTest, ReductionOnTheHostAgrees) {
   for (const char* ranks : {"engine.ranks=1", "engine.ranks=2", "engine.ranks=4"}) {
