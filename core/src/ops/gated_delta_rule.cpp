@@ -57,7 +57,7 @@ DeltaRuleShape shape_of(const DeltaRuleProblem& problem) {
 
 /// Returns why the kernels do not serve a shape, or null when they do.
 const char* kernel_refusal(const DeltaRuleShape& shape) {
-  if constexpr (kWithCuda && kDeltaRuleKernels)
+  if constexpr (kWithCuda)
     return delta_rule_refusal_cuda(shape);
   else
     return "this build has none";
@@ -118,7 +118,7 @@ DeltaRuleForward gated_delta_rule_forward(const DeltaRuleInputs& in, const Segme
   }
   if (tokens == 0) return result;
   if (use_kernels(in.q, shape_of(in, segments))) {
-    if constexpr (kWithCuda && kDeltaRuleKernels) {
+    if constexpr (kWithCuda) {
       DeltaRuleForwardLaunch launch{.in = operands_of(in, segments, initial_state), .out = result.out.data_ptr(), .final_state = floats(result.final_state)};
       const at::Tensor saved = wants.saved ? byte_buffer(in.q, delta_rule_saved_bytes_cuda(launch.in.shape)) : at::Tensor();
       const at::Tensor workspace = byte_buffer(in.q, delta_rule_workspace_bytes_cuda(launch.in.shape, false));
@@ -157,7 +157,7 @@ void gated_delta_rule_backward(const DeltaRuleGradients& out, const at::Tensor& 
     return;
   }
   if (use_kernels(in.q, shape_of(in, segments))) {
-    if constexpr (kWithCuda && kDeltaRuleKernels) {
+    if constexpr (kWithCuda) {
       DeltaRuleBackwardLaunch launch{.in = operands_of(in, segments, initial_state), .dout = dout.data_ptr(), .d_final_state = floats(d_final_state),
                                      .saved = saved.empty() ? nullptr : saved[0].data_ptr(), .dq = token_rows(out.dq), .dk = token_rows(out.dk),
                                      .dv = token_rows(out.dv), .d_log_decay = floats(out.d_log_decay), .d_beta = floats(out.d_beta),
@@ -182,7 +182,7 @@ void gated_delta_rule_backward(const DeltaRuleGradients& out, const at::Tensor& 
 int64_t gated_delta_rule_workspace_bytes(const DeltaRuleProblem& problem, bool backward) {
   const DeltaRuleShape shape = shape_of(problem);
   if (problem.device == c10::DeviceType::CUDA && kernel_refusal(shape) == nullptr) {
-    if constexpr (kWithCuda && kDeltaRuleKernels) return delta_rule_workspace_bytes_cuda(shape, backward);
+    if constexpr (kWithCuda) return delta_rule_workspace_bytes_cuda(shape, backward);
   }
   return delta_rule_tiles_workspace_bytes(problem, backward);
 }
@@ -190,7 +190,7 @@ int64_t gated_delta_rule_workspace_bytes(const DeltaRuleProblem& problem, bool b
 int64_t gated_delta_rule_saved_bytes(const DeltaRuleProblem& problem) {
   const DeltaRuleShape shape = shape_of(problem);
   if (problem.device == c10::DeviceType::CUDA && kernel_refusal(shape) == nullptr) {
-    if constexpr (kWithCuda && kDeltaRuleKernels) return delta_rule_saved_bytes_cuda(shape);
+    if constexpr (kWithCuda) return delta_rule_saved_bytes_cuda(shape);
   }
   return 0;
 }

@@ -5,9 +5,6 @@
 
 namespace oom::ops {
 
-/// Whether this tree has the kernels. Without them, and for shapes that they refuse, CUDA runs the tile form of LibTorch's operators.
-constexpr bool kDeltaRuleKernels = false;
-
 struct DeltaRuleShape {
   int64_t tokens = 0;     ///< T > 0
   int64_t sequences = 1;  ///< B; sequence b is rows b T / B to (b + 1) T / B
@@ -15,6 +12,8 @@ struct DeltaRuleShape {
   int64_t key_heads = 1, value_heads = 1, key_dim = 128, value_dim = 128;
   Element element = Element::kBFloat16;  ///< of q, k, v, out and their gradients
   float scale = 1;
+  /// Tiles times value heads that are computed at one go, here 32 768 tokens of 32 heads: longer inputs take several passes in the same workspace.
+  int64_t pass_slots = 16384;
 };
 
 /// Heads and dimensions are contiguous; a row of tokens begins every `stride` elements.
@@ -53,7 +52,8 @@ struct DeltaRuleBackwardLaunch {
   void* workspace = nullptr;
 };
 
-/// Returns why the kernels cannot serve this shape ("head dimension 16: ..."), or null when they can. Pure.
+/// The kernels are of sm_80 and later, for BF16 and 128 x 128 states (delta_rule/). What they refuse runs in the tile form of LibTorch's operators.
+/// Returns why they cannot serve this shape ("head dimension 16: ..."), or null when they can. Pure.
 const char* delta_rule_refusal_cuda(const DeltaRuleShape& shape);
 /// Bytes of `workspace` and `saved`. Pure.
 int64_t delta_rule_workspace_bytes_cuda(const DeltaRuleShape& shape, bool backward);

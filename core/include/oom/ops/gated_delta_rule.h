@@ -7,7 +7,8 @@
 ///
 /// Computed in tiles of kDeltaRuleTile tokens, counted from each segment's first row, so that nearly all work is matrix products: within a tile the
 /// rule is a unit lower triangular system; between tiles the state is handed on. Accumulation, the inverse of the triangle and the state are FP32; on
-/// CUDA operands of products are BF16 where the inputs are. FP32 inputs are computed in FP32 throughout.
+/// CUDA operands of products are BF16 where the inputs are. FP32 inputs are computed in FP32 throughout. On CUDA BF16 inputs of 128 x 128 states
+/// have tensor-core kernels (rows on 16 bytes); everything else there, FP32 above all, takes LibTorch's batched products, many times slower, and says so.
 ///
 /// Runs on the current device and stream; on CUDA nothing waits for the device. Deterministic: fixed orders, no atomics on sums.
 #pragma once
