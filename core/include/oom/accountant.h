@@ -27,6 +27,7 @@ struct MemoryObject {
 struct LiveBytes {
   StageId stage = kNone;
   int64_t bytes = 0;  // while it runs, everything included
+  ClassBytes classes{};
 };
 
 struct PlaceAccount {

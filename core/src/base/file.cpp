@@ -178,6 +178,16 @@ void write_text_file(const std::filesystem::path& path, std::string_view text) {
   file.sync();
 }
 
+void replace_text_file(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::path beside = path;
+  beside += ".new";
+  std::error_code error;
+  std::filesystem::remove(beside, error);
+  write_text_file(beside, text);
+  std::filesystem::rename(beside, path, error);
+  if (error) throw FileError(cat(path.string(), ": cannot be replaced by ", beside.string(), ": ", error.message()));
+}
+
 void sync_folder(const std::filesystem::path& folder) {
   const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) raise(folder, "cannot be opened as a folder", errno);

@@ -71,6 +71,8 @@ std::filesystem::path expand_home(std::string_view path);
 std::string read_text_file(const std::filesystem::path& path, int64_t limit_bytes);
 /// Makes a new file with `text` and waits until it is on the disk.
 void write_text_file(const std::filesystem::path& path, std::string_view text);
+/// Puts `text` in place of what `path` held: a reader, and a crash, find the old text or the new one, never a part.
+void replace_text_file(const std::filesystem::path& path, std::string_view text);
 /// Makes names created, renamed or removed in `folder` durable.
 void sync_folder(const std::filesystem::path& folder);
 /// Returns the system's text for an errno value.

@@ -1,12 +1,12 @@
 #include "cli/machine_report.h"
 
 #include "base/text.h"
-#include "cli/library_versions.h"
 #include "hardware/core_plan.h"
 #include "hardware/gpu.h"
 #include "hardware/host_bandwidth.h"
 #include "hardware/host_limits.h"
 #include "hardware/topology.h"
+#include "runtime/library_versions.h"
 #include "runtime/session.h"
 
 namespace oom::cli {
@@ -25,7 +25,7 @@ Json optional(const std::optional<Value>& value) {
 
 Json versions() {
   Json json = Json::array();
-  for (const LibraryVersion& library : library_versions()) json.push_back({{"name", library.name}, {"built", library.built}, {"found", library.found}});
+  for (const runtime::LibraryVersion& library : runtime::library_versions()) json.push_back({{"name", library.name}, {"built", library.built}, {"found", library.found}});
   return json;
 }
 

@@ -90,7 +90,7 @@ Transfer to_transfer(const SettingsTable& table) {
 }
 
 Output to_output(const SettingsTable& table) {
-  Output output{.dir = base::expand_home(table.get_text("dir")).string(), .overwrite = table.get_bool("overwrite")};
+  Output output{.dir = base::expand_home(table.get_text("dir")).string(), .overwrite = table.get_bool("overwrite"), .expert_load_every = table.get_integer("expert_load_every"), .tensorboard = table.get_bool("tensorboard")};
   if (const auto* steps = std::get_if<std::vector<int64_t>>(&table.get("trace_steps"))) {
     output.trace_steps = *steps;
     std::sort(output.trace_steps.begin(), output.trace_steps.end());

@@ -115,6 +115,8 @@ struct Output {
   bool overwrite = false;
   int64_t trace_first_steps = 0;     ///< so many steps from the first are traced, besides `trace_steps`
   std::vector<int64_t> trace_steps;  ///< counted from 1, ascending
+  int64_t expert_load_every = 100;   ///< steps; 0: never
+  bool tensorboard = true;
 
   bool traces(int64_t step) const;
   bool traces_any() const { return trace_first_steps > 0 || !trace_steps.empty(); }

@@ -170,6 +170,9 @@ SettingsSchema output_schema() {
     {.key = "overwrite", .forms = kBoolForm, .fallback = false, .doc = "Replaces a run that is in the folder already."},
     {.key = "trace_steps", .forms = kIntegerForm | kIntegerListForm, .unit = "steps", .range = between(1, kLargestCount), .distinct = true,
      .left_out = "no trace", .doc = "Steps to trace into trace.json: a count for the first ones, or a list of steps, counted from 1."},
+    {.key = "expert_load_every", .forms = kIntegerForm, .unit = "steps", .range = count_from(0), .fallback = int64_t{100},
+     .doc = "Steps between countings of tokens by layer and expert into expert_load.jsonl, the first and the last step besides; 0: never."},
+    {.key = "tensorboard", .forms = kBoolForm, .fallback = true, .doc = "Whether the numbers of metrics.jsonl go into TensorBoard event files as well, under tensorboard/."},
   }};
 }
 

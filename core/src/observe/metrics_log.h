@@ -1,12 +1,10 @@
-/// metrics.jsonl: one JSON object a step, appended and flushed, so that a killed run keeps every line it wrote.
+/// metrics.jsonl: one JSON object a step.
 #pragma once
 
-#include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <vector>
 
-#include "base/file.h"
+#include "observe/json_lines.h"
 
 namespace oom::observe {
 
@@ -27,17 +25,12 @@ struct StepMetrics {
   double step_seconds = 0;
   std::vector<int64_t> gpu_peak_bytes;
   int64_t host_bytes = 0;       ///< proportional set size of the process
+  double time = 0;              ///< when the step ended, in seconds since 1970
   std::optional<EvaluationMetrics> evaluation;  ///< written as eval_loss, eval_tokens and eval_seconds; no part of step_seconds
 };
 
-class MetricsLog {
- public:
-  /// Opens `path`; lines of steps after `keep_until` are dropped, so that a resumed run does not tell a step twice.
-  MetricsLog(const std::filesystem::path& path, int64_t keep_until);
-  void append(const StepMetrics& metrics);
-
- private:
-  std::filesystem::path path_;
-};
+nlohmann::ordered_json to_json(const StepMetrics& metrics);
+/// Seconds since 1970, now.
+double unix_seconds();
 
 }  // namespace oom::observe

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "program/lane_order.h"
 #include "program/unrolled_run.h"
@@ -83,18 +84,21 @@ class Accountant {
     const auto& stages = lanes_.stages[program::lane_index(program_, {Lane::kCompute, rank})];
     const std::vector<Interval> intervals = transients_of(rank);
     // Differences of the live transients from one stage to the next, then their running sum.
-    std::vector<int64_t> change(stages.size() + 1, 0);
+    std::vector<ClassBytes> change(stages.size() + 1, ClassBytes{});
     for (const Interval& interval : intervals) {
-      change[interval.first] += program_.buffers[interval.buffer].bytes;
-      change[interval.last + 1] -= program_.buffers[interval.buffer].bytes;
+      const Buffer& buffer = program_.buffers[interval.buffer];
+      of(change[interval.first], buffer.buffer_class) += buffer.bytes;
+      of(change[interval.last + 1], buffer.buffer_class) -= buffer.bytes;
     }
     account.peak_bytes = account.persistent_bytes;
-    int64_t live = account.persistent_bytes;
+    ClassBytes live = account.persistent;
     int peak = kNone;
     for (size_t at = 0; at < stages.size(); ++at) {
-      live += change[at];
-      const int64_t bytes = live + program_.stages[stages[at]].cost.workspace_bytes;
-      account.live.push_back({stages[at], bytes});
+      for (size_t c = 0; c < live.size(); ++c) live[c] += change[at][c];
+      ClassBytes now = live;
+      of(now, BufferClass::kWorkspace) += program_.stages[stages[at]].cost.workspace_bytes;
+      const int64_t bytes = std::accumulate(now.begin(), now.end(), int64_t{0});
+      account.live.push_back({stages[at], bytes, now});
       if (bytes <= account.peak_bytes) continue;
       account.peak_bytes = bytes;
       peak = static_cast<int>(at);
@@ -140,13 +144,14 @@ class Accountant {
       for (size_t id = 0; id < program_.stages.size(); ++id) {
         const auto stage = static_cast<StageId>(id);
         std::vector<BufferId> live;
-        int64_t bytes = account.persistent_bytes;
+        ClassBytes classes = account.persistent;
         for (BufferId buffer : transients) {
           if (!may_exist(run, buffer, stage)) continue;
           live.push_back(buffer);
-          bytes += program_.buffers[buffer].bytes;
+          of(classes, program_.buffers[buffer].buffer_class) += program_.buffers[buffer].bytes;
         }
-        account.live.push_back({stage, bytes});
+        const int64_t bytes = std::accumulate(classes.begin(), classes.end(), int64_t{0});
+        account.live.push_back({stage, bytes, classes});
         if (bytes <= account.peak_bytes) continue;
         account.peak_bytes = bytes;
         account.peak_stage = stage;

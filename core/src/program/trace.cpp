@@ -32,10 +32,10 @@ class Trace {
   void add_stage(StageId id, StageTime time, bool predicted, json arguments) {
     const Stage& stage = program_.stages[id];
     arguments["stage"] = id;
-    if (stage.layer != kNone) arguments["layer"] = stage.layer;
+    if (stage.layer >= 0) arguments["layer"] = stage.layer;  // the ends of the model have negative ones
     if (stage.part != kNone) arguments["part"] = stage.part;
     std::string name = program_.kinds[stage.kind];
-    if (stage.layer != kNone) name += cat(" ", stage.layer);
+    if (stage.layer >= 0) name += cat(" ", stage.layer);
     events_.push_back({{"ph", "X"}, {"name", name}, {"cat", program_.kinds[stage.kind]}, {"pid", process_of(stage.lane, predicted)},
                        {"tid", static_cast<int>(stage.lane.lane)}, {"ts", time.start * 1e6}, {"dur", time.seconds() * 1e6}, {"args", std::move(arguments)}});
   }
@@ -74,7 +74,14 @@ std::string chrome_trace(const Program& program, const Simulation* predicted, st
   Trace trace(program);
   double zero = std::numeric_limits<double>::infinity();
   for (const MeasuredStep& step : measured) zero = std::min(zero, first_start(program, step.stages, false, true));
-  if (measured.empty()) zero = 0;
+  // What the prediction is shifted by, onto the clock of the measured steps. It begins with what was prefetched during the step before, and
+  // viewers drop what comes before 0.
+  double shift = 0;
+  if (predicted != nullptr) {
+    OOM_CHECK_EQ(predicted->stages.size(), program.stages.size(), "a simulation of another program");
+    if (!measured.empty()) shift = first_start(program, measured.back().stages, false, false) - first_start(program, predicted->stages, true, false);
+    zero = std::min(zero, first_start(program, predicted->stages, true, true) + shift);
+  }
   if (!measured.empty()) trace.add_processes(false);
   for (const MeasuredStep& step : measured) {
     OOM_CHECK_EQ(step.stages.size(), program.stages.size(), "times of another program");
@@ -87,13 +94,10 @@ std::string chrome_trace(const Program& program, const Simulation* predicted, st
     }
   }
   if (predicted != nullptr) {
-    OOM_CHECK_EQ(predicted->stages.size(), program.stages.size(), "a simulation of another program");
     trace.add_processes(true);
-    const double begin = measured.empty() ? 0 : first_start(program, measured.back().stages, false, false) - zero;
-    const double shift = begin - first_start(program, predicted->stages, true, false);
     for (size_t id = 0; id < program.stages.size(); ++id) {
       const StageTime time = predicted->stages[id];
-      trace.add_stage(static_cast<StageId>(id), {time.start + shift, time.end + shift}, true, json::object());
+      trace.add_stage(static_cast<StageId>(id), {time.start + shift - zero, time.end + shift - zero}, true, json::object());
     }
   }
   return trace.text();

@@ -130,7 +130,10 @@ void add_fixed(PlaceAccount& account, const std::string& name, BufferClass buffe
   account.persistent_bytes += bytes;
   account.peak_bytes += bytes;
   account.at_peak[static_cast<size_t>(buffer_class)] += bytes;
-  for (LiveBytes& live : account.live) live.bytes += bytes;
+  for (LiveBytes& live : account.live) {
+    live.bytes += bytes;
+    live.classes[static_cast<size_t>(buffer_class)] += bytes;
+  }
   const MemoryObject object{name, buffer_class, bytes};
   const auto at = std::find_if(account.objects.begin(), account.objects.end(), [&](const MemoryObject& other) { return other.bytes < bytes; });
   account.objects.insert(at, object);

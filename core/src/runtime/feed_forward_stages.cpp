@@ -28,6 +28,7 @@ FeedForwardRecord ProgramEmitter::emit_feed_forward(int layer, const Delivery& o
     record.routing = decided;
   }
   const bool counts = forward && routed && !statistics_.empty();
+  const bool loads = forward && routed && !expert_load_.empty();
 
   for (int rank = 0; rank < ranks(); ++rank) {
     const RowSpan in = span(y, rank, part.begin, part.tokens);
@@ -36,14 +37,16 @@ FeedForwardRecord ProgramEmitter::emit_feed_forward(int layer, const Delivery& o
     if (save) spec.writes.push_back(record.saved[rank]);
     if (routed) (forward ? spec.writes : spec.reads).push_back(record.routing[rank]);
     if (counts) spec.updates.push_back(statistics_[rank]);
-    spec.action = [this, &feed_forward, layer, ordinary, rank, save, routed, counts, in, out = record.front[rank], decided = routed ? record.routing[rank] : kNone,
-                   aside = save ? record.saved[rank] : kNone](StageContext&) {
+    if (loads) spec.updates.push_back(expert_load_[rank]);
+    spec.action = [this, &feed_forward, layer, ordinary, rank, save, routed, counts, loads, in, out = record.front[rank], decided = routed ? record.routing[rank] : kNone,
+                   aside = save ? record.saved[rank] : kNone](StageContext& context) {
       const LayerWeights weights = layer_weights(ordinary, layer, rank);
       FeedForwardCall call{.weights = weights};
       if (counts) call.statistics = statistics(rank);
       Routing none;
       Routing& decisions = routed ? context_.memory.slot(decided).routing : none;
       context_.memory.slot(out).front = feed_forward.front(rows(in), call, decisions, save ? &context_.memory.slot(aside).saved : nullptr);
+      if (loads) count_experts(layer, rank, decisions.indices, context.step);
     };
     builder_.emit(std::move(spec));
   }

@@ -44,6 +44,7 @@ void ProgramEmitter::add_ends() {
     coefficients_ = add_device_buffer("router coefficients", experts * 4, BufferClass::kResult);
     host_coefficients_ = add_named("host router coefficients", Place::numa(0), experts * 4, BufferClass::kResult);
   }
+  add_expert_load();
   if (training() && plan().workload.clips) {
     clip_ = add_named("clipping factor", Place::numa(0), 64, BufferClass::kResult);
     units_.set_clip_buffer(clip_);
@@ -86,10 +87,12 @@ void ProgramEmitter::emit_embedding(const RankBuffers& x) {
     builder_.emit({.kind = "router_statistics_zero", .lane = {Lane::kCompute, rank}, .writes = {statistics_[rank]},
                    .action = [this, rank](StageContext& context) { context_.transfer.zero(context_.memory.data(statistics_[rank]), model().routed.experts * 16, context.stream); }});
   }
+  emit_expert_load_zero();
 }
 
 void ProgramEmitter::emit_head(const RankBuffers& x, const RankBuffers& dx) {
   if (!statistics_.empty()) emit_pooling();
+  emit_expert_load_out();
   const bool training = this->training();
   const Delivery norm = deliver(final_norm_);
   const Delivery head = deliver(head_);
@@ -181,7 +184,7 @@ void ProgramEmitter::end_step() {
   const bool training = this->training();
   if (training) units_.finish_pending();
   const std::vector<BufferId> norms = training ? units_.norms() : std::vector<BufferId>{};
-  StageSpec spec{.kind = "step_result", .lane = {Lane::kIssue, 0}, .reads = joined(host_losses_, norms), .step_result = true};
+  StageSpec spec{.kind = "step_result", .lane = {Lane::kIssue, 0}, .reads = joined(joined(host_losses_, host_expert_load_), norms), .step_result = true};
   if (clip_ != kNone) spec.writes = {clip_};
   spec.action = [this, training, norms](StageContext& context) {
     StepResult& result = context_.run.result;
@@ -189,18 +192,19 @@ void ProgramEmitter::end_step() {
     for (const BufferId loss : host_losses_) result.loss_sum += *static_cast<const double*>(context_.memory.data(loss));
     result.valid_tokens = context_.run.valid_tokens;
     if (!training) return;
+    collect_expert_load(context.step);
     double squares = 0;
     for (const BufferId norm : norms) squares += *static_cast<const double*>(context_.memory.data(norm));
     result.grad_norm = std::sqrt(squares);
     if (!std::isfinite(result.loss_sum)) {
       int rank = 0;
       while (rank + 1 < ranks() && std::isfinite(*static_cast<const double*>(context_.memory.data(host_losses_[rank])))) ++rank;
-      throw DivergedError(cat("step ", context.step, ": the loss of rank ", rank, " is ", result.loss_sum, " at the head. The last checkpoint is good; lower train.learning_rate"));
+      throw DivergedError(cat("step ", context.step, ": the loss of rank ", rank, " is ", result.loss_sum, " at the head; lower train.learning_rate"));
     }
     if (!std::isfinite(squares)) {
       size_t shard = 0;
       while (std::isfinite(*static_cast<const double*>(context_.memory.data(norms[shard])))) ++shard;
-      throw DivergedError(cat("step ", context.step, ": the gradient of ", buffers_.at(norms[shard]).name, " is not finite. The last checkpoint is good; lower train.learning_rate"));
+      throw DivergedError(cat("step ", context.step, ": the gradient of ", buffers_.at(norms[shard]).name, " is not finite; lower train.learning_rate"));
     }
     if (clip_ != kNone) {
       // As torch.nn.utils.clip_grad_norm_: the factor is never above one, and 1e-6 keeps it finite.

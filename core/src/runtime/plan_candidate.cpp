@@ -3,6 +3,7 @@
 #include "comm/device_transfer.h"
 #include "runtime/fixed_memory.h"
 #include "runtime/program_set.h"
+#include "runtime/schedule.h"
 #include "runtime/storage_bank.h"
 
 namespace oom::runtime {
@@ -61,6 +62,7 @@ PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets) {
   const auto transfer = comm::DeviceTransfer::for_planning();
   const HostPools pools;
   RunState state;
+  state.counts_experts = expert_load_steps(session.config());
   EmittedProgram emitted = emit_training({session.model().description, session.model().operators, candidate.plan, session.experts(candidate.plan.experts),
                                           session.activations(candidate.plan.activations), *transfer, pools, state});
   candidate.program = std::move(emitted.built.program);

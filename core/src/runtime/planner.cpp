@@ -70,6 +70,7 @@ PlannedRun planned_run(PlanCandidate&& candidate, const Budgets& budgets, std::s
   run.simulation = std::move(candidate.simulation);
   run.evidence = std::move(evidence);
   run.gpu_budget_bytes = budgets.gpu_bytes;
+  run.headroom_bytes = budgets.headroom_bytes;
   run.host_budget_bytes = budgets.host_bytes;
   return run;
 }

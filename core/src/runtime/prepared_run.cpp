@@ -17,6 +17,7 @@ PreparedRun::PreparedRun(Session& session, PlannedRun planned, Purpose purpose, 
   const config::Train train = config.train();
   run_.clip_norm = train.clip_norm;
   run_.decay_norms = train.decay_norms;
+  run_.counts_experts = expert_load_steps(config);
   run_.hyper = [train](int64_t step) {
     return optim::AdamWStep{.learning_rate = learning_rate(train, step), .beta1 = train.beta1, .beta2 = train.beta2, .eps = train.eps, .weight_decay = train.weight_decay, .step = step};
   };

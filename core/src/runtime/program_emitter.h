@@ -153,6 +153,14 @@ class ProgramEmitter final : public StepEmitter {
   int64_t expert_saved_bytes(int64_t tokens) const;
   double embedding_scale() const;
   void emit_pooling();
+  int64_t expert_load_bytes() const;
+  void add_expert_load();
+  void emit_expert_load_zero();
+  /// Inside the action that decides a layer's routing.
+  void count_experts(int layer, int rank, const at::Tensor& indices, int64_t step) const;
+  void emit_expert_load_out();
+  /// Sums the ranks' counts into the step's result.
+  void collect_expert_load(int64_t step) const;
   void emit_copy(const std::string& kind, int layer, Lane lane, const RankBuffers& from, const RankBuffers& to, int64_t bytes, bool to_host);
   BufferId add_named(const std::string& name, Place place, int64_t bytes, BufferClass buffer_class);
 
@@ -168,6 +176,7 @@ class ProgramEmitter final : public StepEmitter {
   RankBuffers host_tokens_, host_targets_, host_positions_, host_documents_, tokens_, targets_, position_buffers_, document_buffers_;
   RankBuffers losses_, host_losses_;
   RankBuffers statistics_, host_statistics_, coefficients_;  // auxiliary loss; empty without it
+  RankBuffers expert_load_, host_expert_load_;               // int64 [layers, experts]; empty when no step wants them
   BufferId host_coefficients_ = kNone, clip_ = kNone;
   GradientTarget tied_gradient_;                                   // of a tied embedding, from the head on
   std::map<std::pair<int, int64_t>, RankBuffers> routings_;        // by layer and first token of the part

@@ -15,6 +15,7 @@ struct StepResult {
   int64_t valid_tokens = 0;
   double aux_loss = 0;        ///< before its coefficient
   double grad_norm = 0;       ///< before clipping; 0 in evaluation
+  std::vector<std::vector<int64_t>> expert_load;  ///< choices by layer and expert, all ranks; zeros where a layer does not route; empty unless asked for
   double loss() const { return valid_tokens > 0 ? loss_sum / static_cast<double>(valid_tokens) : 0.0; }
 };
 
@@ -33,6 +34,8 @@ struct RunState {
   bool decay_norms = true;
   /// Rate, betas, eps and decay of a step (its shard counter is filled in by the update). A pure function of the step.
   std::function<optim::AdamWStep(int64_t step)> hyper;
+  /// Whether a training step counts tokens by expert. Empty: none does, and programs have no stages for it. Set before programs are emitted.
+  std::function<bool(int64_t step)> counts_experts;
   StepResult result;
 };
 

@@ -19,4 +19,10 @@ double learning_rate(const config::Train& train, int64_t step) {
   return peak;
 }
 
+std::function<bool(int64_t step)> expert_load_steps(const config::Config& config) {
+  const int64_t every = config.output().expert_load_every, last = config.train().steps;
+  if (every == 0) return {};
+  return [every, last](int64_t step) { return step == 1 || step == last || step % every == 0; };
+}
+
 }  // namespace oom::runtime

@@ -27,7 +27,7 @@ optim::AdamWJob make_job(const StreamContext& context, const Work& work, std::ve
 void check_finite(double sum_of_squares, const std::string& unit, int owner, int64_t step) {
   if (std::isfinite(sum_of_squares)) return;
   throw DivergedError(cat("step ", step, ": the gradient of ", unit, " (shard of rank ", owner,
-                          ") is not finite. The last checkpoint is good; lower train.learning_rate or set train.clip_norm"));
+                          ") is not finite; lower train.learning_rate or set train.clip_norm"));
 }
 
 void ShardUpdates::emit(UnitId id) {

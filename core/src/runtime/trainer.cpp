@@ -8,21 +8,20 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 
+#include "base/file.h"
 #include "checkpoint/best_checkpoints.h"
 #include "checkpoint/checkpoint_reader.h"
 #include "hardware/process_memory.h"
-#include "observe/metrics_log.h"
 #include "observe/progress_line.h"
 #include "plan/plan_file.h"
-#include "program/trace.h"
 #include "runtime/evaluation.h"
 #include "runtime/interrupt.h"
 #include "runtime/prepared_run.h"
 #include "runtime/resume_check.h"
 #include "runtime/run_checkpoint.h"
+#include "runtime/run_log.h"
 #include "runtime/schedule.h"
 
 namespace oom::runtime {
@@ -32,13 +31,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream out(path, std::ios::trunc);
-  out << text;
-  out.flush();
-  if (!out) throw FileError(cat(path.string(), ": cannot be written; check the folder's permissions and the disk's free space"));
-}
 
 // The folder of a run, held by one process at a time.
 class RunFolder {
@@ -71,7 +63,7 @@ class RunFolder {
   // Removes the run that this one replaces. Called when this one is known to start: a slip in a path must not cost the old checkpoints.
   void remove_replaced() const {
     if (!replaces_) return;
-    for (const char* part : {"metrics.jsonl", "checkpoints", "config.toml", "plan.toml", "trace.json", "stage_kinds.txt"}) fs::remove_all(path_ / part);
+    for (const std::string& part : run_files()) fs::remove_all(path_ / part);
   }
 
  private:
@@ -97,12 +89,6 @@ class HostBytes {
   int64_t bytes_ = 0;
 };
 
-// trace.json, drawn anew after each traced step so that an interrupted run has one too, and stage_kinds.txt: the latest traced step by kind of stage.
-void write_trace(const fs::path& folder, const PlannedRun& planned, const Program& program, const std::vector<program::MeasuredStep>& measured, double step_seconds) {
-  write_text(folder / "trace.json", program::chrome_trace(program, &planned.simulation, measured));
-  write_text(folder / "stage_kinds.txt", program::describe(program, planned.simulation, measured.back(), step_seconds));
-}
-
 // Evaluates the state that a step left. Nothing when an interruption cut it short.
 std::optional<observe::EvaluationMetrics> evaluate_step(PreparedRun& run, observe::ProgressLine& progress) {
   const Clock::time_point start = Clock::now();
@@ -114,6 +100,71 @@ std::optional<observe::EvaluationMetrics> evaluate_step(PreparedRun& run, observ
   const std::optional<Evaluation> evaluation = evaluate(run.engine(), run.planned().plan, samples, {.stop = InterruptGuard::requested, .progress = tell});
   if (!evaluation) return std::nullopt;
   return observe::EvaluationMetrics{.loss = evaluation->loss, .tokens = evaluation->tokens, .seconds = seconds_since(start)};
+}
+
+// Trains the steps after `done`. `checkpoint` is the last complete one, none so far when empty.
+ExitCode train_steps(Session& session, PreparedRun& run, RunLog& log, const fs::path& checkpoints, int64_t done, fs::path& checkpoint) {
+  const config::Config& config = session.config();
+  const config::Train& settings = config.train();
+  observe::ProgressLine progress(done + 1, settings.steps);
+  const InterruptGuard interrupts;
+  const auto save = [&](int64_t step, const std::optional<observe::EvaluationMetrics>& evaluation) {
+    progress.end();
+    const Clock::time_point start = Clock::now();
+    run.engine().drain();
+    CheckpointTexts texts{{kDataName, format_data_size(run.data().training())}};
+    if (!run.came_in().empty()) texts[checkpoint::kSourceTensorsName] = run.came_in().format();
+    if (evaluation) texts[checkpoint::kEvaluationName] = checkpoint::format_evaluation(evaluation->loss, evaluation->tokens);
+    checkpoint = save_checkpoint(checkpoints, session, run.engine(), step, step * settings.global_batch, texts);
+    log.saved(step, checkpoint, seconds_since(start));
+    log_info("checkpoint: ", checkpoint.string(), " in ", seconds_since(start), " s");
+  };
+
+  HostBytes host_bytes;
+  Clock::time_point last_end = Clock::now();
+  int64_t saved = done;
+  for (int64_t step = done + 1; step <= settings.steps; ++step) {
+    if (config.output().traces_any()) run.engine().record_times(config.output().traces(step));
+    const StepResult result = run.engine().train_step(step, run.batches(step));
+    if (settings.drain) run.engine().drain();
+    observe::StepMetrics line;
+    line.step = step;
+    line.loss = result.loss();
+    line.aux_loss = result.aux_loss;
+    line.learning_rate = learning_rate(settings, step);
+    line.grad_norm = result.grad_norm;
+    line.tokens = settings.global_batch * config.data().sequence_length;
+    line.gpu_peak_bytes = run.engine().gpu_peak_bytes();
+    line.host_bytes = host_bytes.now();
+    line.step_seconds = seconds_since(last_end);
+    line.time = observe::unix_seconds();
+    last_end = Clock::now();
+    const bool regular = config.checkpoint().every > 0 && step % config.checkpoint().every == 0;
+    const bool saves = regular || (step == settings.steps && config.checkpoint().at_end);
+    const bool evaluates = (config.eval().every > 0 && step % config.eval().every == 0) || (saves && config.checkpoint().keep_best > 0);
+    if (evaluates) {
+      line.evaluation = evaluate_step(run, progress);
+      last_end = Clock::now();
+    }
+    log.step(line, result);
+    progress.show(line);
+    if (config.output().traces(step)) {
+      log.trace(run.engine().training_program(), step, run.engine().stage_times(), line.step_seconds);
+      last_end = Clock::now();
+    }
+    const bool stop = InterruptGuard::requested();
+    if (stop || saves) {
+      save(step, line.evaluation);
+      saved = step;
+      last_end = Clock::now();
+    }
+    if (stop) {
+      log_info("interrupted after step ", step, "; continue with --resume");
+      return ExitCode::kInterrupted;
+    }
+  }
+  if (saved == done) run.engine().drain();
+  return ExitCode::kDone;
 }
 
 }  // namespace
@@ -134,9 +185,11 @@ ExitCode train(Session& session, bool resume) {
 
   PreparedRun run(session, std::move(planned), Purpose::kTrain, from.get());
   int64_t done = 0;
+  fs::path checkpoint;  // the last complete one
   if (from) {
     run.restore(*from);
     done = from->state().step;
+    checkpoint = from->folder();
     log_info("resume: ", from->folder().string(), ", step ", done);
     from.reset();
   } else {
@@ -144,70 +197,21 @@ ExitCode train(Session& session, bool resume) {
   }
   run.engine().set_next_step(done + 1);
   run_folder.remove_replaced();
-  write_text(folder / "config.toml", config::resolved_toml(config));
-  write_text(folder / "plan.toml", plan_text);
+  base::replace_text_file(folder / "config.toml", config::resolved_toml(config));
+  base::replace_text_file(folder / "plan.toml", plan_text);
 
-  const config::Train& settings = config.train();
-  observe::MetricsLog metrics(folder / "metrics.jsonl", done);
-  observe::ProgressLine progress(done + 1, settings.steps);
-  const InterruptGuard interrupts;
-  const auto save = [&](int64_t step, const std::optional<observe::EvaluationMetrics>& evaluation) {
-    progress.end();
-    const Clock::time_point start = Clock::now();
-    run.engine().drain();
-    CheckpointTexts texts{{kDataName, format_data_size(run.data().training())}};
-    if (!run.came_in().empty()) texts[checkpoint::kSourceTensorsName] = run.came_in().format();
-    if (evaluation) texts[checkpoint::kEvaluationName] = checkpoint::format_evaluation(evaluation->loss, evaluation->tokens);
-    const fs::path written = save_checkpoint(checkpoints, session, run.engine(), step, step * settings.global_batch, texts);
-    log_info("checkpoint: ", written.string(), " in ", seconds_since(start), " s");
-  };
-
-  HostBytes host_bytes;
-  std::vector<program::MeasuredStep> traced;
-  Clock::time_point last_end = Clock::now();
-  int64_t saved = done;
-  for (int64_t step = done + 1; step <= settings.steps; ++step) {
-    if (config.output().traces_any()) run.engine().record_times(config.output().traces(step));
-    const StepResult result = run.engine().train_step(step, run.batches(step));
-    if (settings.drain) run.engine().drain();
-    observe::StepMetrics line;
-    line.step = step;
-    line.loss = result.loss();
-    line.aux_loss = result.aux_loss;
-    line.learning_rate = learning_rate(settings, step);
-    line.grad_norm = result.grad_norm;
-    line.tokens = settings.global_batch * config.data().sequence_length;
-    line.gpu_peak_bytes = run.engine().gpu_peak_bytes();
-    line.host_bytes = host_bytes.now();
-    line.step_seconds = seconds_since(last_end);
-    last_end = Clock::now();
-    const bool regular = config.checkpoint().every > 0 && step % config.checkpoint().every == 0;
-    const bool saves = regular || (step == settings.steps && config.checkpoint().at_end);
-    const bool evaluates = (config.eval().every > 0 && step % config.eval().every == 0) || (saves && config.checkpoint().keep_best > 0);
-    if (evaluates) {
-      line.evaluation = evaluate_step(run, progress);
-      last_end = Clock::now();
-    }
-    metrics.append(line);
-    progress.show(line);
-    if (config.output().traces(step)) {
-      traced.push_back({step, run.engine().stage_times()});
-      write_trace(folder, run.planned(), run.engine().training_program(), traced, line.step_seconds);
-      last_end = Clock::now();
-    }
-    const bool stop = InterruptGuard::requested();
-    if (stop || saves) {
-      save(step, line.evaluation);
-      saved = step;
-      last_end = Clock::now();
-    }
-    if (stop) {
-      log_info("interrupted after step ", step, "; continue with --resume");
-      return ExitCode::kInterrupted;
-    }
+  RunLog log(folder, session, run.planned(), done);
+  try {
+    const ExitCode code = train_steps(session, run, log, checkpoints, done, checkpoint);
+    log.ended(code == ExitCode::kDone ? "done" : "interrupted");
+    return code;
+  } catch (const DivergedError& error) {
+    log.failed(error);
+    throw DivergedError(cat(error.what(), checkpoint.empty() ? ". There is no checkpoint yet" : cat(". The last checkpoint is good: ", checkpoint.string())));
+  } catch (const std::exception& error) {
+    log.failed(error);
+    throw;
   }
-  if (saved == done) run.engine().drain();
-  return ExitCode::kDone;
 }
 
 }  // namespace oom::runtime

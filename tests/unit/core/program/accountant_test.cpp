@@ -33,6 +33,9 @@ TEST(Accountant, TransientsLiveFromFirstWriterToLastReader) {
   std::vector<int64_t> live;
   for (const LiveBytes& at : account.live) live.push_back(at.bytes);
   EXPECT_THAT(live, ::testing::ElementsAre(1010, 1030, 1075, 1050, 1007));
+  for (const LiveBytes& at : account.live) EXPECT_EQ(std::accumulate(at.classes.begin(), at.classes.end(), int64_t{0}), at.bytes);
+  EXPECT_EQ(account.live[2].classes, account.at_peak);
+  EXPECT_EQ(account.live[3].classes[static_cast<size_t>(BufferClass::kBoundary)], 40);
   EXPECT_EQ(account.peak_bytes, 1075);
   EXPECT_EQ(account.peak_stage, peak);
   EXPECT_EQ(account.persistent_bytes, 1000);
@@ -76,6 +79,7 @@ TEST(Accountant, HostTransientsCountWhereverOrderAllowsThem) {
   const PlaceAccount account = account_memory(program).nodes[0];
   EXPECT_EQ(account.live[0].bytes, 50) << "while a is written";
   EXPECT_EQ(account.live[2].bytes, 60) << "while b is written";
+  for (const LiveBytes& at : account.live) EXPECT_EQ(at.classes[static_cast<size_t>(BufferClass::kResult)], at.bytes);
   EXPECT_EQ(account.live[4].bytes, 70) << "beside c either may be: an upper bound";
   EXPECT_EQ(account.peak_bytes, 70);
 }

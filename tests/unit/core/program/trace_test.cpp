@@ -46,7 +46,7 @@ TEST(Trace, HoldsEveryStageOfEveryMeasuredStepAndOfThePrediction) {
     if (event["ph"] != "X") continue;
     ++stages_of_process[event["pid"]];
     EXPECT_GE(event["dur"].get<double>(), 0);
-    if (event["args"].contains("step")) first = std::min(first, event["ts"].get<double>());
+    first = std::min(first, event["ts"].get<double>());
   }
   std::set<std::string> names;
   for (const auto& [name, process] : processes) names.insert(name);
@@ -57,6 +57,24 @@ TEST(Trace, HoldsEveryStageOfEveryMeasuredStepAndOfThePrediction) {
   EXPECT_EQ(stages_of_process[processes["predicted rank 0"]], of_rank0);
   EXPECT_EQ(stages_of_process[processes["predicted node 0"]], 4);
   EXPECT_DOUBLE_EQ(first, 0);
+}
+
+// Viewers drop events before time 0, and what the prediction prefetches comes before its first compute stage.
+TEST(Trace, BeginsWithThePredictionWhereThatComesFirst) {
+  Traced traced;
+  traced.measured.erase(traced.measured.begin());
+  size_t copy = 0;
+  while (traced.program.stages[copy].lane.lane != Lane::kH2d) ++copy;
+  traced.predicted.stages[copy] = {-1e3, -1e3 + 1};
+  const json trace = json::parse(chrome_trace(traced.program, &traced.predicted, traced.measured));
+  double first = 1e9, first_measured = 1e9;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    first = std::min(first, event["ts"].get<double>());
+    if (event["args"].contains("step")) first_measured = std::min(first_measured, event["ts"].get<double>());
+  }
+  EXPECT_DOUBLE_EQ(first, 0);
+  EXPECT_GT(first_measured, 0);
 }
 
 TEST(Trace, LeavesOutWhatWasNotRecorded) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace oom::cli {
+namespace oom::runtime {
 
 struct LibraryVersion {
   std::string name;
@@ -13,4 +13,4 @@ struct LibraryVersion {
 };
 std::vector<LibraryVersion> library_versions();
 
-}  // namespace oom::cli
+}  // namespace oom::runtime

@@ -1,4 +1,4 @@
-#include "cli/library_versions.h"
+#include "runtime/library_versions.h"
 
 #include <ATen/Context.h>
 #include <ATen/Version.h>
@@ -12,7 +12,7 @@
 #include <nccl.h>
 #endif
 
-namespace oom::cli {
+namespace oom::runtime {
 namespace {
 
 std::string hwloc_version(unsigned version) { return cat(version >> 16, ".", (version >> 8) & 255, ".", version & 255); }
@@ -64,4 +64,4 @@ std::vector<LibraryVersion> library_versions() {
           {"hwloc", hwloc_version(HWLOC_API_VERSION), hwloc_version(hwloc_get_api_version())}};
 }
 
-}  // namespace oom::cli
+}  // namespace oom::runtime
