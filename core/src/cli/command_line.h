@@ -33,6 +33,7 @@ int run_eval(const CommandLine& line);
 int run_export(const CommandLine& line);
 int run_config(const CommandLine& line);
 int run_inspect(const CommandLine& line);
+int run_report(const CommandLine& line);
 int run_doctor(const CommandLine& line);
 
 }  // namespace oom::cli

@@ -40,7 +40,7 @@ const std::vector<Command>& commands() {
       {"config", "CONFIG.toml", "the resolved config with every default, as TOML", {}, run_config},
       {"inspect", "PATH", "a Hugging Face directory, a checkpoint, a plan or a plugin", {{"json", nullptr, "print one JSON object"}}, run_inspect, false},
       {"doctor", nullptr, "devices, NUMA nodes, limits, bandwidths, plugins", {{"json", nullptr, "print one JSON object"}}, run_doctor, false},
-      {"report", "RUN_DIR", "one HTML page about a run", {}, nullptr, false},
+      {"report", "RUN_DIR", "one self-contained HTML page about a run, its path on stdout", {{"out", "report.html", "the page to write (default: RUN_DIR/report.html)"}}, run_report, false},
   };
   return all;
 }

@@ -1,7 +1,6 @@
 #include "observe/json_lines.h"
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "base/file.h"
 #include "oom/error.h"

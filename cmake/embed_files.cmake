@@ -1,0 +1,18 @@
+# Run by oom_embed_files: writes HEADER, with the files of WORDS (below FOLDER) as raw string literals in NAMESPACE.
+# GCC takes literals of any length; the delimiter does not occur in texts that people write.
+set(text "// Made by cmake/embed_files.cmake.\n#pragma once\n\n#include <string_view>\n\nnamespace ${NAMESPACE} {\n")
+set(open FALSE)
+foreach(word IN LISTS WORDS)
+  if(word MATCHES "^k[A-Z][A-Za-z]*$")
+    if(open)
+      string(APPEND text ";\n")
+    endif()
+    string(APPEND text "\ninline constexpr std::string_view ${word} =")
+    set(open TRUE)
+  else()
+    file(READ "${FOLDER}/${word}" content)
+    string(APPEND text "\n    R\"oom_file(${content})oom_file\"")
+  endif()
+endforeach()
+string(APPEND text ";\n\n}  // namespace ${NAMESPACE}\n")
+file(WRITE "${HEADER}" "${text}")
