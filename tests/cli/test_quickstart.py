@@ -17,4 +17,5 @@ def test_quickstart(engine, tmp_path):
     entropy = float(re.search(r"^entropy +([\d.]+)", done.stdout, re.M)[1])
     assert loss < entropy - 0.1
     assert (tmp_path / "run/checkpoints/step-000060").is_dir()
+    assert f"report     {tmp_path}/run/report.html" in done.stdout and (tmp_path / "run/report.html").is_file()
     assert list((tmp_path / "run/exported").glob("*.safetensors"))
