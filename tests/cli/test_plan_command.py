@@ -1,5 +1,6 @@
 """`oom plan` and admission: budgets are checked before anything is allocated."""
 
+import re
 import tomllib
 
 import pytest
@@ -85,3 +86,32 @@ class TestMachineOneDoesNotHave:
 
     def test_does_not_fit(self, engine, workspace):
         assert engine.run("plan", self.config(workspace, "64GiB"), "--json", code=3).json["fits"] is False
+
+
+class TestMachineOfAPlan:
+    def plan_of(self, engine, workspace, machine=None):
+        engine.run("plan", workspace.config(), "--out", "plan.toml")
+        path = engine.folder / "plan.toml"
+        if machine:
+            path.write_text(re.sub(r"(?m)^machine = .*$", f'machine = "{machine}"', path.read_text()))
+        return path
+
+    def test_is_written_with_what_priced_it(self, engine, workspace):
+        plan = tomllib.loads(self.plan_of(engine, workspace).read_text())
+        assert "cores" in plan["machine"] and plan["calibration"] == "analytic"
+
+    def test_another_one_is_refused(self, engine, workspace):
+        self.plan_of(engine, workspace, "8 x NVIDIA H200 (139 GiB)")
+        message = engine.run("train", workspace.config(engine={"plan": "plan.toml"}), code=4).err
+        assert "plan.toml" in message and "machine" in message and "8 x NVIDIA H200" in message and "engine.allow_plan_mismatch=true" in message
+
+    def test_differences_that_are_allowed_are_named(self, engine, workspace):
+        self.plan_of(engine, workspace, "8 x NVIDIA H200 (139 GiB)")
+        config = workspace.config(engine={"plan": "plan.toml", "allow_plan_mismatch": True, "ranks": 4}, train={"steps": 1})
+        message = engine.run("train", config).err
+        assert "8 x NVIDIA H200" in message and "ranks: the plan has 2, this run 4" in message
+
+    def test_a_plan_for_elsewhere_names_none(self, engine, workspace):
+        config = workspace.config(engine={"device": "cuda", "ranks": 32}, train={"global_batch": 32}, budget={"gpu": "1GiB", "host": "8GiB"})
+        engine.run("plan", config, "--out", "plan.toml")
+        assert "machine" not in tomllib.loads((engine.folder / "plan.toml").read_text())

@@ -83,6 +83,8 @@ std::string plan_toml(const Plan& plan, const PlanPrediction& prediction) {
   root.set("numa_nodes", plan.numa_nodes);
   root.set("node_of_rank", plan.node_of_rank);
   root.set("deferred_layers", plan.deferred_layers);
+  if (!prediction.machine.empty()) root.set("machine", prediction.machine);
+  if (!prediction.calibration.empty()) root.set("calibration", prediction.calibration);
   TomlValue& workload = root.table("workload");
   workload.set("model", plan.workload.model);
   workload.set("sequence_length", plan.workload.sequence_length);
@@ -122,7 +124,7 @@ std::string plan_toml(const Plan& plan, const PlanPrediction& prediction) {
 namespace {
 
 Plan read_plan(const TomlValue& root, PlanPrediction* prediction) {
-  check_keys(root, "", {"version", "experts", "activations", "device", "ranks", "numa_nodes", "node_of_rank", "deferred_layers", "workload", "state", "transfer", "settings", "predicted"});
+  check_keys(root, "", {"version", "experts", "activations", "device", "ranks", "numa_nodes", "node_of_rank", "deferred_layers", "machine", "calibration", "workload", "state", "transfer", "settings", "predicted"});
   Plan plan;
   if (root.get_integer("version") != kPlanVersion) refuse(root.get("version"), "version", cat("this program reads version ", kPlanVersion, "; make the plan again with oom plan"));
   plan.version = kPlanVersion;
@@ -178,12 +180,17 @@ Plan read_plan(const TomlValue& root, PlanPrediction* prediction) {
       }
     }
   }
+  PlanPrediction read;
+  if (root.find("machine")) read.machine = root.get_text("machine");
+  if (root.find("calibration")) read.calibration = root.get_text("calibration");
   if (root.find("predicted")) {
     const TomlValue& predicted = root.get_table("predicted");
     check_keys(predicted, "predicted.", {"step_seconds", "gpu_peak_bytes", "host_peak_bytes"});
-    const PlanPrediction read{predicted.get_number("step_seconds"), predicted.get_integers("gpu_peak_bytes"), predicted.get_integers("host_peak_bytes")};
-    if (prediction) *prediction = read;
+    read.step_seconds = predicted.get_number("step_seconds");
+    read.gpu_peak_bytes = predicted.get_integers("gpu_peak_bytes");
+    read.host_peak_bytes = predicted.get_integers("host_peak_bytes");
   }
+  if (prediction) *prediction = std::move(read);
   return plan;
 }
 
@@ -192,13 +199,14 @@ Plan read_plan(const TomlValue& root, PlanPrediction* prediction) {
 Plan parse_plan(const std::string& text, const std::string& name, PlanPrediction* prediction) { return read_plan(config::parse_toml(text, name), prediction); }
 Plan load_plan(const std::string& path, PlanPrediction* prediction) { return read_plan(config::parse_toml_file(path), prediction); }
 
-void check_plan_matches(const Plan& plan, const Plan& wanted, const std::string& path) {
-  std::string differences;
+std::vector<std::string> plan_differences(const Plan& plan, const Plan& wanted) {
+  std::vector<std::string> differences;
   const auto compare = [&](const char* key, const auto& made_for, const auto& now) {
-    if (!(made_for == now)) differences += cat("\n  ", key, ": the plan has ", made_for, ", this run ", now);
+    if (!(made_for == now)) differences.push_back(cat(key, ": the plan has ", made_for, ", this run ", now));
   };
+  const auto device = [](const Plan& of) { return std::string(of.device == DeviceKind::kCuda ? "cuda" : "cpu"); };
   compare("ranks", plan.ranks, wanted.ranks);
-  compare("device", plan.device == DeviceKind::kCuda ? "cuda" : "cpu", wanted.device == DeviceKind::kCuda ? "cuda" : "cpu");
+  compare("device", device(plan), device(wanted));
   compare("workload.model", plan.workload.model, wanted.workload.model);
   compare("workload.sequence_length", plan.workload.sequence_length, wanted.workload.sequence_length);
   compare("workload.global_batch", plan.workload.global_batch, wanted.workload.global_batch);
@@ -207,8 +215,12 @@ void check_plan_matches(const Plan& plan, const Plan& wanted, const std::string&
   compare("workload.isolated_documents", plan.workload.isolated_documents, wanted.workload.isolated_documents);
   compare("workload.clips", plan.workload.clips, wanted.workload.clips);
   compare("workload.router_aux_loss", plan.workload.router_aux_loss, wanted.workload.router_aux_loss);
+  return differences;
+}
+
+void refuse_differences(const std::vector<std::string>& differences, const std::string& path) {
   if (!differences.empty()) {
-    throw FileError(cat(path, ": this plan was made for another run:", differences, "\nMake it again with oom plan, or insist with --set engine.allow_plan_mismatch=true"));
+    throw FileError(cat(path, ": this plan was made for another run:\n  ", base::join(differences, "\n  "), "\nMake it again with oom plan, or insist with --set engine.allow_plan_mismatch=true"));
   }
 }
 

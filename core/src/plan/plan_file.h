@@ -9,11 +9,13 @@ namespace oom::plan {
 
 inline constexpr int kPlanVersion = 1;
 
-/// What planning predicted, kept beside the plan for people and for comparison after a run.
+/// What planning knew and predicted, kept beside the plan for people and for comparison with other machines and after a run.
 struct PlanPrediction {
   double step_seconds = 0;
   std::vector<int64_t> gpu_peak_bytes;   ///< by rank
   std::vector<int64_t> host_peak_bytes;  ///< by NUMA node
+  std::string machine;                   ///< hardware::machine_fingerprint of the machine planned for; empty: none in particular
+  std::string calibration;               ///< where the costs came from: "analytic" or a file; empty: not known
 };
 
 std::string plan_toml(const Plan& plan, const PlanPrediction& prediction = {});
@@ -22,7 +24,10 @@ std::string plan_toml(const Plan& plan, const PlanPrediction& prediction = {});
 Plan parse_plan(const std::string& text, const std::string& name, PlanPrediction* prediction = nullptr);
 Plan load_plan(const std::string& path, PlanPrediction* prediction = nullptr);
 
-/// Throws FileError listing every field in which `plan` was made for another model, workload, device or number of ranks than `wanted`.
-void check_plan_matches(const Plan& plan, const Plan& wanted, const std::string& path);
+/// Says each field in which `plan` was made for another model, workload, device or number of ranks than `wanted`: "ranks: the plan has 2, this run 4".
+std::vector<std::string> plan_differences(const Plan& plan, const Plan& wanted);
+/// Throws FileError listing the differences, if there are any.
+void refuse_differences(const std::vector<std::string>& differences, const std::string& path);
+inline void check_plan_matches(const Plan& plan, const Plan& wanted, const std::string& path) { refuse_differences(plan_differences(plan, wanted), path); }
 
 }  // namespace oom::plan

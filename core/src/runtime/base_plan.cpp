@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "oom/log.h"
 #include "plan/plan_file.h"
+#include "runtime/calibrate.h"
 #include "runtime/residency.h"
 #include "runtime/unbuilt.h"
 
@@ -87,12 +89,18 @@ Plan base_plan(Session& session, const Machine& machine, Purpose purpose) {
 
 bool may_choose_deferral(const config::Config& config) { return !config.train().updates && config.train().clip_norm == 0; }
 
-Plan load_stated_plan(Session& session, const Plan& wanted) {
+Plan load_stated_plan(Session& session, const Plan& wanted, const Machine& machine) {
   const config::Engine& engine = session.config().engine();
   const std::string& path = *engine.plan;
-  Plan plan = plan::load_plan(path);
+  plan::PlanPrediction made;
+  Plan plan = plan::load_plan(path, &made);
   const int layers = static_cast<int>(session.model().description.layers.size());
+  std::vector<std::string> differences = plan::plan_differences(plan, wanted);
+  const std::string here = machine_of(session);
+  if (machine.is_target && !made.machine.empty() && made.machine != here) differences.push_back(cat("machine: the plan is for ", made.machine, ", this one is ", here));
   if (engine.allow_plan_mismatch) {
+    if (plan.numa_nodes != wanted.numa_nodes) differences.push_back(cat("numa_nodes: the plan has ", plan.numa_nodes, ", this run ", wanted.numa_nodes));
+    for (const std::string& difference : differences) log_warn("plan: ", path, ": ", difference, "; this run's is taken (engine.allow_plan_mismatch)");
     plan.device = wanted.device;
     plan.workload = wanted.workload;
     if (plan.ranks != wanted.ranks || plan.numa_nodes != wanted.numa_nodes) {
@@ -102,7 +110,7 @@ Plan load_stated_plan(Session& session, const Plan& wanted) {
     }
     plan.deferred_layers = plan.workload.clips ? layers : std::min(plan.deferred_layers, layers);
   } else {
-    plan::check_plan_matches(plan, wanted, path);
+    plan::refuse_differences(differences, path);
   }
   if (plan.deferred_layers > layers) throw FileError(cat(path, ": deferred_layers: must be at most the model's ", layers, " layers; got ", plan.deferred_layers));
   if (plan.workload.clips && plan.deferred_layers < layers) {

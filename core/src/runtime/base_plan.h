@@ -13,8 +13,8 @@ Plan base_plan(Session& session, const Machine& machine, Purpose purpose);
 /// True when the planner may defer updates of as many layers as it likes.
 bool may_choose_deferral(const config::Config& config);
 
-/// Loads engine.plan and judges it against this run, whose own plan would be `wanted`. Throws FileError. With engine.allow_plan_mismatch the plan's
-/// choices are applied to this run's workload and device instead.
-Plan load_stated_plan(Session& session, const Plan& wanted);
+/// Loads engine.plan and judges it against this run, whose own plan would be `wanted`. Throws FileError where they differ, or the machines. With
+/// engine.allow_plan_mismatch the plan's choices are applied to this run's workload and device instead, and each difference is logged.
+Plan load_stated_plan(Session& session, const Plan& wanted, const Machine& machine);
 
 }  // namespace oom::runtime

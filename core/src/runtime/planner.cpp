@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "oom/log.h"
 #include "runtime/base_plan.h"
+#include "runtime/calibrate.h"
 #include "runtime/deferral.h"
 #include "runtime/nearest_plan.h"
 #include "runtime/path_runs.h"
@@ -57,12 +58,14 @@ Path plan_path(Session& session, Plan plan, const std::string& experts, const Bu
     // A longer one must be so much faster to be worth its memory.
     if (candidate.simulation.step_seconds < path.candidate->simulation.step_seconds * (1 - kTie)) path.candidate = std::move(candidate);
   }
-  if (tried.size() > 1) path.evidence = cat("; ", base::join(tried, ", "));
+  if (tried.size() > 1) path.evidence = cat("; more is deferred only where it is ", 100 * kTie, " % faster: ", base::join(tried, ", "));
   return path;
 }
 
-PlannedRun planned_run(PlanCandidate&& candidate, const Budgets& budgets, std::string evidence) {
+PlannedRun planned_run(Session& session, PlanCandidate&& candidate, const Budgets& budgets, std::string evidence) {
   PlannedRun run;
+  run.machine = read_machine(session.device(), session.ranks()).is_target ? machine_of(session) : std::string();
+  run.calibration = session.costs().origin(candidate.plan.experts);
   run.bound_by = bound_by(candidate.simulation);
   run.plan = std::move(candidate.plan);
   run.program = std::move(candidate.program);
@@ -85,14 +88,14 @@ PlanAnswer refuse(Session& session, const PlanCandidate& candidate, const Budget
 
 PlanAnswer stated_plan(Session& session, const Plan& wanted, const Machine& machine, Purpose purpose) {
   const std::string& path = *session.config().engine().plan;
-  Plan plan = load_stated_plan(session, wanted);
+  Plan plan = load_stated_plan(session, wanted, machine);
   if (machine.is_target && purpose != Purpose::kPlanOnly && plan.numa_nodes > static_cast<int>(machine.topology.nodes.size())) {
     throw FileError(cat(path, ": numa_nodes: the plan is for ", plan.numa_nodes, " NUMA nodes; this machine has ", machine.topology.nodes.size(), ". Make it again with oom plan"));
   }
   const Budgets budgets = read_budgets(session.config(), plan, machine, purpose);
   PlanCandidate candidate = judge_plan(session, std::move(plan), budgets);
   if (!candidate.fits()) return refuse(session, candidate, budgets, cat(path, ": this plan (engine.plan; the nearest is one made without it)"));
-  return {.run = planned_run(std::move(candidate), budgets, cat("as ", path, " says")), .refusal = {}};
+  return {.run = planned_run(session, std::move(candidate), budgets, cat("as ", path, " says")), .refusal = {}};
 }
 
 std::vector<int64_t> peaks_of(const std::vector<PlaceAccount>& places) {
@@ -111,7 +114,7 @@ std::optional<PlanAnswer> installed_plan(Session& session, const Plan& wanted, c
     plan::check_plan_matches(plan, wanted, path);
     configure_strategies(session, plan);
     PlanCandidate candidate = judge_plan(session, std::move(plan), budgets);
-    if (candidate.fits()) return PlanAnswer{.run = planned_run(std::move(candidate), budgets, cat("chosen by an earlier comparison (", path, "; oom compare makes it anew)")), .refusal = {}};
+    if (candidate.fits()) return PlanAnswer{.run = planned_run(session, std::move(candidate), budgets, cat("chosen by an earlier comparison (", path, "; oom compare makes it anew)")), .refusal = {}};
     log_info("plan: ", path, " does not fit any more and is made anew");
   } catch (const Error& error) {
     log_info("plan: the one kept of an earlier comparison is made anew: ", error.what());
@@ -170,7 +173,7 @@ PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& bud
   const bool may_run = purpose == Purpose::kTrain || purpose == Purpose::kMeasure;
   const size_t chosen = session.selector().select(candidates, may_run ? &runs : nullptr, evidence);
   OOM_CHECK(chosen < paths.size() && candidates[chosen].fits, "the selector chose candidate ", chosen, ", which does not fit");
-  return {.run = planned_run(std::move(*paths[chosen].candidate), budgets, evidence + paths[chosen].evidence), .refusal = {}};
+  return {.run = planned_run(session, std::move(*paths[chosen].candidate), budgets, evidence + paths[chosen].evidence), .refusal = {}};
 }
 
 }  // namespace
@@ -203,7 +206,7 @@ PlannedRun make_plan(Session& session, Purpose purpose) {
 }
 
 plan::PlanPrediction prediction_of(const PlannedRun& run) {
-  plan::PlanPrediction prediction{.step_seconds = run.simulation.step_seconds, .gpu_peak_bytes = {}, .host_peak_bytes = {}};
+  plan::PlanPrediction prediction{.step_seconds = run.simulation.step_seconds, .gpu_peak_bytes = {}, .host_peak_bytes = {}, .machine = run.machine, .calibration = run.calibration};
   for (const PlaceAccount& gpu : run.account.gpus) prediction.gpu_peak_bytes.push_back(gpu.peak_bytes);
   for (const PlaceAccount& node : run.account.nodes) prediction.host_peak_bytes.push_back(node.peak_bytes);
   return prediction;

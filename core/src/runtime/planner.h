@@ -24,6 +24,7 @@ struct PlannedRun {
   std::string bound_by;
   std::vector<int64_t> gpu_budget_bytes;   ///< by rank; empty: none of their own
   int64_t headroom_bytes = 0;              ///< kept free of each of them
+  std::string machine, calibration;        ///< see plan::PlanPrediction
   std::vector<int64_t> host_budget_bytes;  ///< by NUMA node
 };
 

@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using oom::testing::sample_plan;
 
-const PlanPrediction kPrediction{.step_seconds = 2.25, .gpu_peak_bytes = {10, 20}, .host_peak_bytes = {30, 40}};
+const PlanPrediction kPrediction{.step_seconds = 2.25, .gpu_peak_bytes = {10, 20}, .host_peak_bytes = {30, 40}, .machine = "2 x H200", .calibration = "analytic"};
 
 std::string message_of(const std::string& text) {
   try {
@@ -58,6 +58,16 @@ TEST(PlanFile, PredictionsComeBack) {
   EXPECT_EQ(read.step_seconds, kPrediction.step_seconds);
   EXPECT_EQ(read.gpu_peak_bytes, kPrediction.gpu_peak_bytes);
   EXPECT_EQ(read.host_peak_bytes, kPrediction.host_peak_bytes);
+  EXPECT_EQ(read.machine, kPrediction.machine);
+  EXPECT_EQ(read.calibration, kPrediction.calibration);
+}
+
+TEST(PlanFile, MayBeOfNoMachineInParticular) {
+  const std::string text = plan_toml(sample_plan());
+  EXPECT_THAT(text, ::testing::Not(HasSubstr("machine")));
+  PlanPrediction read = kPrediction;
+  (void)parse_plan(text, "plan.toml", &read);
+  EXPECT_EQ(read.machine, "");
 }
 
 TEST(PlanFile, IsReadFromDisk) {
@@ -101,6 +111,7 @@ INSTANTIATE_TEST_SUITE_P(Each, PlanFileEdit,
                                            Edit{"retained_attention = [1]", "retained_attention = [-1]", "retained_attention"},
                                            Edit{"windows = 3", "window = 3", "windows"},
                                            Edit{"windows = 3", "windows = 65", "windows"},
+                                           Edit{"machine = \"2 x H200\"", "machine = 2", "machine"},
                                            Edit{"h2d_chunk_bytes = 1048576", "h2d_chunk_bytes = 1", "h2d_chunk_bytes"},
                                            Edit{"[settings.local]", "local = 3\n[settings.other]", "local"},
                                            Edit{"delivery = \"full\"", "delivery = {a = 1}", "settings.local.delivery"},
