@@ -17,6 +17,9 @@ function(oom_embed_files target)
     DEPENDS ${files} "${script}"
     COMMENT "Embedding ${arg_HEADER}"
     VERBATIM)
-  target_sources(${target} PRIVATE "${header}")
+  # A rule is known only in the folder that states it, and the target may be of another: hence a target of its own in between.
+  string(MAKE_C_IDENTIFIER "${target}_${arg_HEADER}" rule)
+  add_custom_target(${rule} DEPENDS "${header}")
+  add_dependencies(${target} ${rule})
   target_include_directories(${target} PRIVATE "${CMAKE_CURRENT_BINARY_DIR}/embedded")
 endfunction()

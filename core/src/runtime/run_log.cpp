@@ -42,6 +42,7 @@ Json run_record(Session& session, const PlannedRun& planned, int64_t done) {
   record["model"] = model_record(session.model().description);
   record["model"]["path"] = session.config().model().path;
   record["plan"] = observe::plan_record(planned.plan, planned.evidence);
+  record["plan"]["calibration"] = planned.calibration;
   record["memory"] = observe::memory_record(planned.program, planned.account, planned.simulation, budgets);
   record["predicted"] = observe::prediction_record(planned.program, planned.simulation);
   record["machine"] = machine_record(planned);

@@ -26,14 +26,17 @@ function linePath(xs, ys, across, up) {
   return path;
 }
 
+// Means over `half` values to either side, fewer at the ends: nothing lags.
 function smoothed(values, half) {
-  const keep = 0.5 ** (1 / half);
-  let sum = 0, weight = 0;
-  return values.map((value) => {
-    if (value === null || !isFinite(value)) return null;
-    sum = keep * sum + value;
-    weight = keep * weight + 1;
-    return sum / weight;
+  const sums = [0], counts = [0];
+  for (const value of values) {
+    const there = value !== null && isFinite(value);
+    sums.push(sums[sums.length - 1] + (there ? value : 0));
+    counts.push(counts[counts.length - 1] + (there ? 1 : 0));
+  }
+  return values.map((value, i) => {
+    const reach = Math.min(half, i, values.length - 1 - i), from = i - reach, to = i + reach + 1;
+    return value === null || counts[to] === counts[from] ? null : (sums[to] - sums[from]) / (counts[to] - counts[from]);
   });
 }
 
@@ -67,7 +70,7 @@ function lineChart(figure, series, {format = significant, zero = false, height =
     const smooth = s.smooth && s.y.length > 60;
     canvas.add("path", {d: linePath(s.x, s.y, across, up), fill: "none", stroke: s.colour, "stroke-width": smooth ? 1 : 1.8, "stroke-dasharray": s.style === "dashed" ? "6 4" : "none",
                         "stroke-linejoin": "round", opacity: smooth ? 0.35 : 1});
-    if (smooth) canvas.add("path", {d: linePath(s.x, smoothed(s.y, s.y.length / 40), across, up), fill: "none", stroke: s.colour, "stroke-width": 2, "stroke-linejoin": "round"});
+    if (smooth) canvas.add("path", {d: linePath(s.x, smoothed(s.y, Math.ceil(s.y.length / 60)), across, up), fill: "none", stroke: s.colour, "stroke-width": 2, "stroke-linejoin": "round"});
     if (s.dots || s.y.length < 25) s.y.forEach((y, i) => { if (y !== null && isFinite(y) && s.style !== "dashed") canvas.add("circle", {cx: across(s.x[i]), cy: up(y), r: 2.6, fill: s.colour}); });
   }
   const cross = canvas.add("line", {class: "cross", y1: area.top, y2: area.bottom, x1: -9, x2: -9, visibility: "hidden"});

@@ -57,6 +57,7 @@ function scaled(value, steps, base) {
 }
 const bytes = (value) => scaled(value, ["B", "KiB", "MiB", "GiB", "TiB"], 1024);
 const count = (value) => scaled(value, ["", "K", "M", "G"], 1000).replace(" ", "");
+const large = (value) => scaled(value, ["", "thousand", "million", "billion", "trillion"], 1000);
 function seconds(value) {
   const size = Math.abs(value);
   if (size >= 100 || size === 0) return `${significant(value)} s`;

@@ -30,7 +30,7 @@ function header() {
   const {name, text} = data.state;
   const tone = {done: "good", running: "blue", interrupted: "warn"}[name] || "bad";
   byId("state").append(element("span", {class: `pill ${tone}`}, name), text);
-  if (run.model) byId("subject").textContent = `${run.model.family} of ${count(run.model.parameters)} parameters, ${plural(run.plan.ranks, "rank")} on ${run.plan.device}`;
+  if (run.model) byId("subject").textContent = `${run.model.family} of ${large(run.model.parameters)} parameters, ${plural(run.plan.ranks, "rank")} on ${run.plan.device}`;
   for (const note of data.notes) byId("notes").append(element("li", {}, note));
   const figures = byId("figures");
   const figure = (label, value, below) => { if (value && value !== "-") figures.append(element("div", {}, element("dt", {}, label), element("dd", {}, value), ...(below ? [element("dd", {}, below)] : []))); };
@@ -133,17 +133,21 @@ function memory() {
     legend(home, [...used.map((name) => ({name: className(name), colour: colour(CLASS_COLOURS[name])})), {name: "budget", colour: colour("bad"), style: "dashed"}]);
     const grid = element("div", {class: "places"});
     home.append(grid);
-    const figures = places.map((place) => {
+    // Beyond a few GPUs, those that hold the same are drawn once.
+    const alike = (a, b) => a.place.slice(0, 3) === b.place.slice(0, 3) && Math.abs(a.peak_bytes - b.peak_bytes) < 0.005 * a.peak_bytes && a.budget_bytes === b.budget_bytes;
+    const shown = places.length <= 6 ? places : places.filter((place, p) => places.findIndex((other) => alike(other, place)) === p);
+    const figures = shown.map((place) => {
       const figure = element("figure", {id: `memory-${place.place.replace(" ", "-")}`});
       grid.append(figure);
       return figure;
     });
     // All are there before the first is drawn: only then are they as wide as they will be.
-    places.forEach((place, p) => {
+    shown.forEach((place, p) => {
       const budget = place.budget_bytes ? place.budget_bytes - (place.headroom_bytes || 0) : null;
       const name = place.place.startsWith("gpu") ? `${run.plan.device === "cuda" ? "GPU" : "Device memory of rank"} ${place.place.slice(4)}` : `NUMA node ${place.place.slice(5)}`;
       const of = budget ? ` of ${bytes(budget)}${place.headroom_bytes ? `, ${bytes(place.headroom_bytes)} of headroom taken off` : ""}` : "; no budget of its own";
       const figure = figures[p];
+      const others = places.filter((other) => !shown.includes(other) && alike(place, other)).map((other) => other.place.replace(/\D/g, ""));
       figure.append(element("figcaption", {}, name, element("small", {}, `peak ${bytes(place.peak_bytes)}${of}`)));
       const flat = !place.times.length;
       // What never changes lies at the bottom.
@@ -151,6 +155,7 @@ function memory() {
       const order = place.classes.map((_, c) => c).sort((a, b) => spread[a] - spread[b]);
       const layers = order.map((c) => ({name: className(place.classes[c]), colour: colour(CLASS_COLOURS[place.classes[c]] || "grey"), values: flat ? [place.at_peak[c]] : place.bytes.map((row) => row[c])}));
       stackedArea(figure, flat ? [0] : place.times, layers, {end: predicted.step_seconds, budget});
+      if (others.length) figure.append(element("p", {class: "hint"}, `Within half a percent the same: ${others.join(", ")}.`));
       if (place.peak_stage) figure.append(element("p", {class: "hint"}, `Highest during ${place.peak_stage}.`));
     });
   }
@@ -247,18 +252,19 @@ function setup() {
     for (const [name, value] of entries) if (value !== null && value !== undefined && value !== "") list.append(element("dt", {}, name), element("dd", {}, String(value)));
     cards.append(element("div", {}, element("h3", {}, title), list, ...(note ? [element("p", {}, note)] : [])));
   };
+  const [reason, ...table] = data.run ? run.plan.evidence.split("\n") : [];
   if (!data.run) missing(cards, sentence("run"));
   else {
     const {plan, model, machine} = run;
     card("Model", [["family", model.family], ["parameters", model.parameters.toLocaleString("en")], ["layers", model.layers], ["experts", model.experts ? `${model.experts}, ${model.top_k} a token` : "none"], ["folder", model.path]]);
     const resident = plan.resident_layers.length;
     card("Plan", [["experts", plan.experts], ["activations", plan.activations], ["ranks", `${plan.ranks} on ${plan.device}, ${plural(plan.numa_nodes, "NUMA node")}`], ["batch", `${plan.global_batch} sequences of ${plan.sequence_length} tokens`], ["compute", plan.compute],
-                  ["deferred updates", plural(plan.deferred_layers, "layer")], ["resident", `${plural(resident, "layer")}${plan.resident_ordinary ? " and ordinary parameters" : ""}`], ["streamed weights", plan.cached_weights ? "cached on the host" : "converted at each delivery"]], `Chosen: ${plan.evidence}.`);
+                  ["deferred updates", plural(plan.deferred_layers, "layer")], ["resident", `${plural(resident, "layer")}${plan.resident_ordinary ? " and ordinary parameters" : ""}`], ["streamed weights", plan.cached_weights ? "cached on the host" : "converted at each delivery"], ["costs", plan.calibration]], `Chosen: ${reason}.`);
     card("Budgets", run.memory.map((place) => [place.place, place.budget_bytes ? `${bytes(place.peak_bytes)} of ${bytes(place.budget_bytes)}` : `${bytes(place.peak_bytes)}, no budget of its own`]));
     card("Machine", [["name", machine.name], ...machine.gpus.map((gpu, i) => [`GPU ${i}`, `${gpu.name}, ${bytes(gpu.memory_bytes)}`]), ...machine.numa_nodes.map((node, i) => [`NUMA node ${i}`, `${plural(node.cores, "core")}, ${bytes(node.memory_bytes)}`])]);
     card("Versions", Object.entries(run.versions));
   }
-  for (const [id, text] of [["plan-text", data.plan_toml], ["config-text", data.config_toml]]) {
+  for (const [id, text] of [["evidence-text", table.length ? table.join("\n") : null], ["plan-text", data.plan_toml], ["config-text", data.config_toml]]) {
     if (text) byId(id).textContent = text;
     else byId(id).parentElement.hidden = true;
   }
