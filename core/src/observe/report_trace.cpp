@@ -45,9 +45,8 @@ class Reader {
     if (measured.empty()) return nullptr;
     const auto& [step, last] = *measured.rbegin();
     double zero = INFINITY;
-    for (const auto* stages : {&last, &predicted}) {
-      for (const Event* event : *stages) zero = std::min(zero, event->start_us);
-    }
+    for (const Event* event : last) zero = std::min(zero, event->start_us);
+    for (const Event* event : predicted) zero = std::min(zero, event->start_us);
     Json result{{"step", step}};
     const Json drawn = bars(last, zero), expected = bars(predicted, zero);
     result["lanes"] = lanes_;
