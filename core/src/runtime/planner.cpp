@@ -65,7 +65,7 @@ Path plan_path(Session& session, Plan plan, const std::string& experts, const Bu
 PlannedRun planned_run(Session& session, PlanCandidate&& candidate, const Budgets& budgets, std::string evidence) {
   PlannedRun run;
   run.machine = read_machine(session.device(), session.ranks()).is_target ? machine_of(session) : std::string();
-  run.calibration = session.costs().origin(candidate.plan.experts);
+  run.calibration = session.costs_origin(candidate.plan.experts);
   run.bound_by = bound_by(candidate.simulation);
   run.plan = std::move(candidate.plan);
   run.program = std::move(candidate.program);

@@ -108,6 +108,11 @@ CostTable Session::costs(const std::string& experts) {
   return costs_->of(experts);
 }
 
+std::string Session::costs_origin(const std::string& experts) {
+  if (!costs_) costs_ = std::make_unique<PlanningCosts>(*this);
+  return costs_->origin(experts);
+}
+
 const LoadedModel& Session::model() {
   if (!model_) {
     const std::string& folder = config_->model().path;

@@ -69,6 +69,8 @@ class Session {
   Selector& selector();
   /// Costs to plan a strategy's candidates with: calibrated where a calibration serves (runtime/calibrate.h), else analytic.
   CostTable costs(const std::string& experts);
+  /// Where they come from: "analytic", or a calibration file and what of it is used.
+  std::string costs_origin(const std::string& experts);
   /// The expert strategies to plan for: the one named, or every usable one when "auto".
   std::vector<std::string> expert_candidates();
 
