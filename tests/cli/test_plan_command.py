@@ -115,3 +115,8 @@ class TestMachineOfAPlan:
         config = workspace.config(engine={"device": "cuda", "ranks": 32}, train={"global_batch": 32}, budget={"gpu": "1GiB", "host": "8GiB"})
         engine.run("plan", config, "--out", "plan.toml")
         assert "machine" not in tomllib.loads((engine.folder / "plan.toml").read_text())
+
+
+def test_a_plugin_folder_that_is_not_there_is_named(engine, workspace):
+    message = engine.run("plan", workspace.config(engine={"plugin_path": ["no/such/folder"]})).err
+    assert "run.toml:" in message and "engine.plugin_path" in message and "no/such/folder" in message

@@ -1,5 +1,7 @@
 #include "runtime/session.h"
 
+#include <filesystem>
+
 #include "base/text.h"
 #include "checkpoint/hf_directory.h"
 #include "hardware/gpu.h"
@@ -88,6 +90,11 @@ Session::Session(const std::string& config_path, const std::vector<std::string>&
   plugins_ = std::make_unique<PluginHost>(engine.plugin_path);
   const std::vector<SettingsSchema> schemas = plugins_->schemas();
   config_ = std::make_unique<config::Config>(config::load_config(config_path, overrides, schemas));
+
+  for (const std::string& folder : config_->engine().plugin_path) {
+    std::error_code error;
+    if (!std::filesystem::is_directory(folder, error)) log_warn(config_->where("engine", "plugin_path"), ": ", folder, " is no folder: no plugin is found there");
+  }
 
   const config::Engine& wanted = config_->engine();
   const hardware::GpuList gpus = wanted.device == config::DeviceKind::kCpu ? hardware::GpuList{} : hardware::list_gpus();
