@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <type_traits>
 
 namespace oom::observe {
 namespace {
@@ -26,6 +26,8 @@ Value value_or(const nlohmann::json& object, const char* name, Value otherwise) 
   if (at == object.end()) return otherwise;
   if constexpr (std::is_same_v<Value, std::string>) {
     return at->is_string() ? at->get<std::string>() : otherwise;
+  } else if constexpr (std::is_integral_v<Value>) {
+    return at->is_number_integer() ? at->get<Value>() : otherwise;
   } else {
     return at->is_number() ? at->get<Value>() : otherwise;
   }
