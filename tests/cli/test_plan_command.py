@@ -112,7 +112,7 @@ class TestMachineOfAPlan:
         assert "8 x NVIDIA H200" in message and "ranks: the plan has 2, this run 4" in message
 
     def test_a_plan_for_elsewhere_names_none(self, engine, workspace):
-        config = workspace.config(engine={"device": "cuda", "ranks": 32}, train={"global_batch": 32}, budget={"gpu": "1GiB", "host": "8GiB"})
+        config = workspace.config(engine={"device": "cuda", "ranks": 32}, train={"global_batch": 32}, budget={"gpu": "80GiB", "host": "240GiB"})
         engine.run("plan", config, "--out", "plan.toml")
         assert "machine" not in tomllib.loads((engine.folder / "plan.toml").read_text())
 

@@ -1,6 +1,5 @@
 """The event files of a run, read by TensorBoard's own reader where it is installed, and in any case by the format's few rules."""
 
-import json
 import struct
 
 import pytest
@@ -116,10 +115,8 @@ def test_read_by_tensorboard(engine, workspace):
     run = engine.train(workspace.config())
     accumulator = loader.EventAccumulator(str(run.folder / "tensorboard"))
     accumulator.Reload()
-    wanted = expected(run)
-    assert set(accumulator.Tags()["scalars"]) == {*wanted, "tokens_per_second"} or set(accumulator.Tags()["tensors"]) == {*wanted, "tokens_per_second"}
-    values = accumulator.Scalars("loss") if accumulator.Tags()["scalars"] else accumulator.Tensors("loss")
-    numbers = [getattr(event, "value", None) if hasattr(event, "value") else event.tensor_proto.float_val[0] for event in values]
-    assert [event.step for event in values] == [1, 2, 3] and numbers == pytest.approx(run.column("loss"), rel=1e-6)
-    assert [event.wall_time for event in values] == pytest.approx(run.column("time"))
-    assert json.dumps(numbers)
+    assert set(accumulator.Tags()["scalars"]) == {*expected(run), "tokens_per_second"}
+    events = accumulator.Scalars("loss")
+    assert [event.step for event in events] == [1, 2, 3]
+    assert [event.value for event in events] == pytest.approx(run.column("loss"), rel=1e-6)
+    assert [event.wall_time for event in events] == pytest.approx(run.column("time"))
