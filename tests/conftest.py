@@ -3,6 +3,8 @@
 import pytest
 
 from harness.program import Program
+from harness.run_config import EXPERTS
+from harness.workspace import Workspace
 
 ALL_SKIPPED = 77  # ctest's SKIP_RETURN_CODE, see cmake/OomPytest.cmake
 
@@ -14,6 +16,19 @@ def oom(tmp_path, request):
     for mark in request.node.iter_markers("plugin"):
         program.require(*mark.args)
     return program
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    """What the small run reads, in a folder of the test's own."""
+    return Workspace(tmp_path)
+
+
+@pytest.fixture
+def engine(oom):
+    """The program, with what the small run needs."""
+    oom.require("qwen3_moe", EXPERTS, "offload", "selector")
+    return oom
 
 
 def pytest_sessionfinish(session, exitstatus):

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from cli.conftest import documents
+from harness.workspace import documents
 from harness.megatron import write_corpus
 from harness.program import Run
 from harness.tiny_models import qwen3_moe_tensors, write_model, write_model_config

@@ -1,7 +1,7 @@
 """`oom eval`: the mean loss over every sample once."""
 
 import pytest
-from cli.conftest import GLOBAL_BATCH, SEQUENCE_LENGTH, documents
+from harness.workspace import GLOBAL_BATCH, SEQUENCE_LENGTH, documents
 from harness.megatron import write_corpus
 
 

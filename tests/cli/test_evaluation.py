@@ -7,10 +7,10 @@ import tomllib
 
 import numpy as np
 import pytest
-from cli.conftest import GLOBAL_BATCH, SEQUENCE_LENGTH, documents
 from harness.megatron import write_corpus
 from harness.program import Run
 from harness.tiny_models import write_model_config
+from harness.workspace import GLOBAL_BATCH, SEQUENCE_LENGTH, documents
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import sys
 
 import numpy as np
 import pytest
-from cli.conftest import GLOBAL_BATCH, SEQUENCE_LENGTH
 from harness.program import REPOSITORY
 from harness.tiny_models import write_model_config
+from harness.workspace import GLOBAL_BATCH, SEQUENCE_LENGTH
 
 tokenizers = pytest.importorskip("tokenizers")
 

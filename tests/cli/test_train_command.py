@@ -5,11 +5,11 @@ import re
 import tomllib
 
 import pytest
-from cli.conftest import GLOBAL_BATCH, SEQUENCE_LENGTH, documents
 from harness.megatron import write_corpus
 from harness.program import Run
 from harness.run_config import EXPERTS
 from harness.tiny_models import write_model_config
+from harness.workspace import GLOBAL_BATCH, SEQUENCE_LENGTH, documents
 
 
 @pytest.mark.parametrize("arguments", [[], ["trian"], ["train"], ["train", "a.toml", "b.toml"], ["train", "--no-such-option"]])

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import signal
 import subprocess
 import time
@@ -48,7 +49,7 @@ class Outcome:
 class Program:
     def __init__(self, folder: pathlib.Path):
         self.folder = pathlib.Path(folder)
-        self.binary = pathlib.Path(os.environ.get("OOM_BINARY", REPOSITORY / "build/release/bin/oom"))
+        self.binary = pathlib.Path(os.environ.get("OOM_BINARY", REPOSITORY / "build/release/bin/oom")).resolve()
 
     def require(self, *plugins: str):
         """Asks for the program and for plugins by name. A plugin that the repository has no source of is none to require."""
@@ -61,14 +62,16 @@ class Program:
                 pytest.skip(f"plugin {plugin} is not written yet")
             unavailable(f"plugin {plugin} is not built")
 
-    def run(self, *arguments, code=0, environment=None) -> Outcome:
-        """Runs to the end and checks the exit status; `code=None` leaves that to the caller."""
+    def run(self, *arguments, code=0, environment=None, timeout_seconds=TIMEOUT_SECONDS, largest_file_bytes=None, before=()) -> Outcome:
+        """Runs to the end and checks the exit status; `code=None` leaves that to the caller. `largest_file_bytes` lets no file grow
+        beyond it, as a full disk would; `before` is a command that runs the program."""
         self.require()
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file_bytes,) * 2)) if largest_file_bytes else None
         try:
-            done = subprocess.run([self.binary, *map(str, arguments)], cwd=self.folder, capture_output=True, text=True,
-                                  stdin=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS, env=self._environment(environment))
+            done = subprocess.run([*before, self.binary, *map(str, arguments)], cwd=self.folder, capture_output=True, text=True,
+                                  stdin=subprocess.DEVNULL, timeout=timeout_seconds, env=self._environment(environment), preexec_fn=limit)
         except subprocess.TimeoutExpired as expired:
-            pytest.fail(f"oom {' '.join(map(str, arguments))} hung for {TIMEOUT_SECONDS} s; stderr ends: {(expired.stderr or b'')[-2000:]}")
+            pytest.fail(f"oom {' '.join(map(str, arguments))} hung for {timeout_seconds} s; stderr ends: {(expired.stderr or b'')[-2000:]}")
         outcome = Outcome(done.returncode, done.stdout, done.stderr)
         missing = NOT_BUILT.search(outcome.err) if outcome.code == 2 else None
         if missing:
@@ -78,12 +81,12 @@ class Program:
                         f"stdout: {outcome.out[-2000:]}\nstderr: {outcome.err[-4000:]}", pytrace=False)
         return outcome
 
-    def start(self, *arguments) -> subprocess.Popen:
-        """Starts in the background; its output goes to files started.out and started.err in the folder."""
+    def start(self, *arguments, environment=None, errors=None) -> subprocess.Popen:
+        """Starts in the background; its output goes to files started.out and started.err in the folder, or its errors to `errors`."""
         self.require()
         with open(self.folder / "started.out", "w") as out, open(self.folder / "started.err", "w") as err:
-            return subprocess.Popen([self.binary, *map(str, arguments)], cwd=self.folder, stdout=out, stderr=err,
-                                    stdin=subprocess.DEVNULL, env=self._environment(None))
+            return subprocess.Popen([self.binary, *map(str, arguments)], cwd=self.folder, stdout=out, stderr=errors or err,
+                                    stdin=subprocess.DEVNULL, env=self._environment(environment))
 
     def started_errors(self) -> str:
         return (self.folder / "started.err").read_text()

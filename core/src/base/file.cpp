@@ -21,8 +21,11 @@ namespace {
 constexpr int64_t kWriteBackBytes = int64_t{32} << 20;
 constexpr size_t kLargestCallBytes = size_t{1} << 30;  // one system call moves less than 2 GiB
 
+bool is_lack_of_room(int error_number) { return error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG; }
+
 [[noreturn]] void raise(const std::filesystem::path& path, const std::string& what, int error_number) {
-  throw FileError(cat(path.string(), ": ", what, ": ", system_error_text(error_number)));
+  throw FileError(cat(path.string(), ": ", what, ": ", system_error_text(error_number),
+                      is_lack_of_room(error_number) ? ". Free room on the disk (or raise the quota or the limit of file sizes), or write elsewhere" : ""));
 }
 
 int open_checked(const std::filesystem::path& path, struct stat& status) {
@@ -56,10 +59,17 @@ File File::open(const std::filesystem::path& path) {
   return File(path, descriptor, status.st_size);
 }
 
-File File::create(const std::filesystem::path& path) {
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+File File::create(const std::filesystem::path& path) { return open_for_appending(path, O_EXCL); }
+
+File File::overwrite(const std::filesystem::path& path) { return open_for_appending(path, O_TRUNC); }
+
+File File::extend(const std::filesystem::path& path) { return open_for_appending(path, O_APPEND); }
+
+File File::open_for_appending(const std::filesystem::path& path, int flags) {
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0644);
   if (descriptor < 0) raise(path, "cannot be created", errno);
-  return File(path, descriptor, 0);
+  const off_t end = ::lseek(descriptor, 0, SEEK_END);
+  return File(path, descriptor, std::max<int64_t>(end, 0));  // a pipe has no end
 }
 
 File::File(File&& other) noexcept
@@ -186,6 +196,10 @@ void replace_text_file(const std::filesystem::path& path, std::string_view text)
   write_text_file(beside, text);
   std::filesystem::rename(beside, path, error);
   if (error) throw FileError(cat(path.string(), ": cannot be replaced by ", beside.string(), ": ", error.message()));
+}
+
+void overwrite_text_file(const std::filesystem::path& path, std::string_view text) {
+  File::overwrite(path).append(std::as_bytes(std::span(text)));
 }
 
 void sync_folder(const std::filesystem::path& folder) {

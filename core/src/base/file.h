@@ -20,12 +20,16 @@ class File {
   static File open(const std::filesystem::path& path);
   /// Makes a file that must not exist yet and opens it for appending.
   static File create(const std::filesystem::path& path);
+  /// Makes a file, or empties one that is there, and opens it for appending.
+  static File overwrite(const std::filesystem::path& path);
+  /// Opens a file for appending after what it holds; made when it is not there.
+  static File extend(const std::filesystem::path& path);
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
   ~File();
 
   const std::filesystem::path& path() const { return path_; }
-  /// Size when opened, or what has been appended.
+  /// Size when opened, and what has been appended.
   int64_t size_bytes() const { return size_bytes_; }
 
   /// Fills `out` with the bytes from `offset` on; fewer bytes in the file are an error.
@@ -40,6 +44,7 @@ class File {
 
  private:
   File(std::filesystem::path path, int descriptor, int64_t size_bytes);
+  static File open_for_appending(const std::filesystem::path& path, int flags);
   void write_back();
 
   std::filesystem::path path_;
@@ -73,6 +78,8 @@ std::string read_text_file(const std::filesystem::path& path, int64_t limit_byte
 void write_text_file(const std::filesystem::path& path, std::string_view text);
 /// Puts `text` in place of what `path` held: a reader, and a crash, find the old text or the new one, never a part.
 void replace_text_file(const std::filesystem::path& path, std::string_view text);
+/// Makes a file with `text`, or gives one that is there another content: for paths that a user names, /dev/stdout among them.
+void overwrite_text_file(const std::filesystem::path& path, std::string_view text);
 /// Makes names created, renamed or removed in `folder` durable.
 void sync_folder(const std::filesystem::path& folder);
 /// Returns the system's text for an errno value.

@@ -15,6 +15,8 @@ constexpr int kDeepest = 64;
 
 nlohmann::json parse_json(std::string_view text, const std::filesystem::path& file) {
   using Event = nlohmann::json::parse_event_t;
+  // The parser takes a zero byte for the end, whatever follows.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) throw FileError(cat(file.string(), ": is not valid JSON: zero byte at byte ", zero));
   std::vector<std::unordered_set<std::string>> open_objects;
   const auto watch = [&](int depth, Event event, nlohmann::json& parsed) {
     if (depth > kDeepest) throw FileError(cat(file.string(), ": JSON is nested deeper than ", kDeepest, " levels"));

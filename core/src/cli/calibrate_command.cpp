@@ -1,8 +1,8 @@
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "cli/command_line.h"
 #include "runtime/calibrate.h"
@@ -14,9 +14,7 @@ void write_calibration(const std::string& path, const std::string& text) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  std::ofstream out(path, std::ios::trunc);
-  out << text;
-  if (!out.flush()) throw FileError(cat(path, ": the calibration cannot be written; check the folder and its permissions"));
+  base::overwrite_text_file(path, text);
   std::cout << "calibration: " << path << "\n";
 }
 

@@ -1,7 +1,6 @@
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 
+#include "base/file.h"
 #include "cli/command_line.h"
 #include "plan/plan_file.h"
 #include "runtime/planner.h"
@@ -15,9 +14,7 @@ int run_compare(const CommandLine& line) {
   const runtime::PlannedRun& run = *answer.run;
   std::cout << run.evidence << "\n";
   if (const std::optional<std::string> out = line.option("out")) {
-    std::ofstream file(*out, std::ios::trunc);
-    file << plan::plan_toml(run.plan, prediction_of(run));
-    if (!file.flush()) throw FileError(cat(*out, ": the plan cannot be written; check the folder and its permissions"));
+    base::overwrite_text_file(*out, plan::plan_toml(run.plan, prediction_of(run)));
     std::cout << "plan: " << *out << "\n";
   }
   return 0;

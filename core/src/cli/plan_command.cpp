@@ -1,8 +1,8 @@
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "cli/command_line.h"
 #include "config/toml_values.h"
@@ -107,12 +107,6 @@ std::string summary(const PlannedRun& run) {
   return cat(text, line, "chosen: ", run.evidence, "\n");
 }
 
-void write_plan(const std::string& path, const PlannedRun& run) {
-  std::ofstream out(path, std::ios::trunc);
-  out << plan::plan_toml(run.plan, prediction_of(run));
-  if (!out.flush()) throw FileError(cat(path, ": the plan cannot be written; check the folder and its permissions"));
-}
-
 }  // namespace
 
 int run_plan(const CommandLine& line) {
@@ -124,7 +118,7 @@ int run_plan(const CommandLine& line) {
     return static_cast<int>(ExitCode::kBudget);
   }
   const PlannedRun& run = *answer.run;
-  if (const std::optional<std::string> out = line.option("out")) write_plan(*out, run);
+  if (const std::optional<std::string> out = line.option("out")) base::overwrite_text_file(*out, plan::plan_toml(run.plan, prediction_of(run)));
   if (line.has("json")) {
     std::cout << run_json(run, session.model().description.total_parameters()).dump(2) << "\n";
     return 0;

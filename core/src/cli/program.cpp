@@ -1,3 +1,5 @@
+#include <signal.h>
+
 #include <boost/program_options.hpp>
 #include <cstdlib>
 #include <iostream>
@@ -139,14 +141,24 @@ int dispatch(const std::vector<std::string>& arguments) {
   throw ConfigError(cat("unknown command ", arguments[0], near ? cat("; near it: ", *near) : cat("; commands: ", base::join(names, ", "))));
 }
 
+// A result that was not written is no success: a full disk, a closed pipe.
+int told(int status) {
+  std::cout.flush();
+  if (!std::cout) throw FileError("standard output: the result could not be written; check the disk's free space");
+  return status;
+}
+
 }  // namespace
 
 int run_program(int argc, const char* const* argv) {
   // Read by LibTorch and NCCL when they start. Temporaries vary in size with routing: expandable segments keep what is reserved near what is used.
   setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  // A file that may not grow further, or a log that nobody reads any more, is then a failed write and no death without a word.
+  signal(SIGXFSZ, SIG_IGN);
+  signal(SIGPIPE, SIG_IGN);
   try {
-    return dispatch({argv + 1, argv + argc});
+    return told(dispatch({argv + 1, argv + argc}));
   } catch (const Error& error) {
     log_error(error.what());
     return static_cast<int>(error.exit_code());

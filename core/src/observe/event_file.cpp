@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -85,10 +84,8 @@ EventFile::EventFile(const std::filesystem::path& folder, const std::filesystem:
 }
 
 void EventFile::append(const nlohmann::json& metrics) const {
-  std::ofstream out(path_, std::ios::app | std::ios::binary);
-  out << event_record(metrics);
-  out.flush();
-  if (!out) throw FileError(cat(path_.string(), ": a step could not be appended; check the disk's free space"));
+  const std::string bytes = event_record(metrics);
+  base::File::extend(path_).append(std::as_bytes(std::span(bytes)));
 }
 
 }  // namespace oom::observe

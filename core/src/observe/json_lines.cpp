@@ -30,10 +30,8 @@ void JsonLines::keep_until(int64_t step) {
 }
 
 void JsonLines::append(const nlohmann::ordered_json& object) const {
-  std::ofstream out(path_, std::ios::app);
-  out << object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
-  out.flush();
-  if (!out) throw FileError(cat(path_.string(), ": a line could not be appended; check the folder's permissions and the disk's free space"));
+  const std::string line = object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+  base::File::extend(path_).append(std::as_bytes(std::span(line)));
 }
 
 ReadLines read_json_lines(const std::filesystem::path& path) {

@@ -26,7 +26,7 @@ class CpuExecutor final : public Executor {
   const Program& program() const override { return runner_.program; }
 
   void run_step(int64_t step) override {
-    finish([&] {
+    runner_.finish([&] {
       const int64_t index = runner_.open_step(step);
       for (int lane = 0; lane < runner_.lanes.lane_count(); ++lane) {
         if (!is_pool_lane(lane_at(program(), lane).lane)) runner_.progress.wait_completed(lane, (index + 1) * runner_.lanes.length(lane));
@@ -39,7 +39,7 @@ class CpuExecutor final : public Executor {
   }
 
   void drain() override {
-    finish([&] {
+    runner_.finish([&] {
       const int64_t steps = runner_.opened();
       for (int lane = 0; lane < runner_.lanes.lane_count(); ++lane) runner_.progress.wait_completed(lane, steps * runner_.lanes.length(lane));
     });
@@ -53,18 +53,6 @@ class CpuExecutor final : public Executor {
   }
 
  private:
-  // Waits in the controlling thread; what stopped them is thrown here.
-  template <typename Wait>
-  void finish(const Wait& wait) {
-    runner_.progress.raise_failure();
-    try {
-      wait();
-    } catch (const Stopped&) {
-      runner_.progress.raise_failure();
-      throw Error("the executor was stopped while a step ran");
-    }
-  }
-
   void work(int lane) {
     const auto& stages = runner_.lanes.stages[lane];
     for (int64_t index = 0;; ++index) {

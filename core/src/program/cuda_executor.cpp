@@ -51,7 +51,7 @@ class CudaExecutor final : public Executor {
   const Program& program() const override { return runner_.program; }
 
   void run_step(int64_t step) override {
-    finish([&] {
+    runner_.finish([&] {
       // The step reuses events of the one two before, which must be over; that also keeps issuing from running away.
       settle(runner_.opened() - 1);
       const int64_t index = runner_.open_step(step);
@@ -68,7 +68,7 @@ class CudaExecutor final : public Executor {
   }
 
   void drain() override {
-    finish([&] { settle(runner_.opened()); });
+    runner_.finish([&] { settle(runner_.opened()); });
   }
 
   void abort(const std::string& reason) override { runner_.progress.fail(reason, ExitCode::kDevice); }
@@ -251,21 +251,6 @@ class CudaExecutor final : public Executor {
         if (!event_of(runner_.lanes.stages[lane][next % length], next / length).complete()) break;
         runner_.progress.complete_up_to(lane, next + 1);
       }
-    }
-  }
-
-  template <typename Wait>
-  void finish(const Wait& wait) {
-    runner_.progress.raise_failure();
-    try {
-      wait();
-    } catch (const Stopped&) {
-      runner_.progress.raise_failure();
-      throw Error("the executor was stopped while a step ran");
-    } catch (const Error& error) {
-      runner_.progress.fail(error.what(), error.exit_code());
-      runner_.progress.raise_failure();
-      throw;
     }
   }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "oom/error.h"
 #include "oom/program.h"
 #include "oom/simulator.h"
 
@@ -26,9 +27,9 @@ struct ExecutorOptions {
   std::function<void(StageContext&, const Action&)> scope;
   /// Called before every stage, when it may start: delays in tests.
   std::function<void(const StageContext&)> before_stage;
-  /// Called once when the run fails, by whichever thread noticed: aborts barriers and communicators in which others wait.
-  /// May still run when run_step() throws; has returned when the executor is destroyed.
-  std::function<void()> on_failure;
+  /// Called once when the run fails, by whichever thread noticed, with the message and exit status that run_step() will throw: aborts
+  /// barriers and communicators in which others wait. May still run when run_step() throws; has returned when the executor is destroyed.
+  std::function<void(const std::string& message, ExitCode code)> on_failure;
 };
 
 /// Seconds on the process's steady clock, which the executors' stage times are on.

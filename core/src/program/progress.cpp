@@ -4,7 +4,7 @@
 
 namespace oom::program {
 
-Progress::Progress(int lanes, std::function<void()> on_failure) : on_failure_(std::move(on_failure)) {
+Progress::Progress(int lanes, OnFailure on_failure) : on_failure_(std::move(on_failure)) {
   for (int i = 0; i < lanes; ++i) lanes_.push_back(std::make_unique<Lane>());
 }
 
@@ -67,7 +67,7 @@ void Progress::fail(const std::string& message, ExitCode code) {
     stopped_.store(true, std::memory_order_release);
   }
   stop();
-  if (on_failure_) on_failure_();
+  if (on_failure_) on_failure_(message, code);
 }
 
 void Progress::stop() {

@@ -20,7 +20,8 @@ struct Stopped {};
 /// Thread-safe. Counts are of stages since the executor began; in a lane, stages start and complete in order.
 class Progress {
  public:
-  Progress(int lanes, std::function<void()> on_failure);
+  using OnFailure = std::function<void(const std::string& message, ExitCode code)>;
+  Progress(int lanes, OnFailure on_failure);
 
   void add_started(int lane);
   void add_completed(int lane);
@@ -53,7 +54,7 @@ class Progress {
     ExitCode code;
   };
   std::vector<std::unique_ptr<Lane>> lanes_;
-  std::function<void()> on_failure_;
+  OnFailure on_failure_;
   std::atomic<bool> stopped_{false};
   mutable std::mutex failure_mutex_;
   std::optional<Failure> failure_;

@@ -12,7 +12,7 @@ double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_
 
 StageRunner::StageRunner(BuiltProgram built, ExecutorOptions given)
     : program(std::move(built.program)), actions(std::move(built.actions)), options(std::move(given)), lanes(program),
-      progress(lanes.lane_count() + 1, options.on_failure) {
+      progress(lanes.lane_count() + 1, options.on_failure), acting_(static_cast<size_t>(lanes.lane_count())) {
   OOM_CHECK_EQ(actions.size(), program.stages.size(), "actions and stages");
 }
 
@@ -30,12 +30,30 @@ void StageRunner::run(StageId id, int64_t index, void* stream) {
   guard(id, index, [&] {
     const Stage& stage = program.stages[id];
     StageContext context{&stage, steps_[index % 2].load(), stage.rank, stream, &progress.stop_flag()};
+    std::atomic<bool>& acting = acting_[lanes.lane[id]];
+    acting = true;
     if (options.before_stage) options.before_stage(context);
     if (progress.stopped()) throw Stopped{};
-    if (!actions[id]) return;
-    if (options.scope) options.scope(context, actions[id]);
-    else actions[id](context);
+    if (actions[id]) {
+      if (options.scope) options.scope(context, actions[id]);
+      else actions[id](context);
+    }
+    acting = false;
   });
+}
+
+void StageRunner::finish(const std::function<void()>& wait) {
+  progress.raise_failure();
+  try {
+    wait();
+  } catch (const Stopped&) {
+    progress.raise_failure();
+    throw Error("the executor was stopped while a step ran");
+  } catch (const Error& error) {
+    progress.fail(error.what(), error.exit_code());
+    progress.raise_failure();
+    throw;
+  }
 }
 
 void StageRunner::guard(StageId id, int64_t index, const std::function<void()>& body) {
@@ -114,7 +132,7 @@ std::string StageRunner::outstanding() const {
     if (completed >= steps * length) continue;
     const StageId stage = lanes.stages[lane][completed % length];
     const int64_t step = steps_[(completed / length) % 2].load();
-    std::string& list = progress.started(lane) > completed ? running : waiting;
+    std::string& list = progress.started(lane) > completed || acting_[lane] ? running : waiting;
     list += cat(list.empty() ? "" : "; ", "step ", step, ", ", stage_name(program, stage));
   }
   if (!running.empty()) return "running: " + running;

@@ -39,6 +39,9 @@ class StageRunner {
   /// fails the run.
   void thread_body(LaneId lane, const std::function<void()>& body, const std::function<void()>& prepare = nullptr);
 
+  /// Calls `wait` in the controlling thread. Throws the run's failure, whether it came before or stops the wait.
+  void finish(const std::function<void()>& wait);
+
   /// Begins to watch; `refresh` is called before each look, to bring progress up to date. Does nothing when the option is 0.
   void start_watchdog(std::function<void()> refresh);
   void stop_watchdog();
@@ -49,6 +52,7 @@ class StageRunner {
   std::string outstanding() const;
 
   std::atomic<int64_t> steps_[2] = {0, 0};  // by parity of the index
+  std::vector<std::atomic<bool>> acting_;   // [lane]: a thread is inside an action; on CUDA a stage counts as started only after it
   std::thread watchdog_;
   std::mutex watchdog_mutex_;
   std::condition_variable watchdog_stop_;

@@ -34,6 +34,7 @@ class Trace {
     arguments["stage"] = id;
     if (stage.layer >= 0) arguments["layer"] = stage.layer;  // the ends of the model have negative ones
     if (stage.part != kNone) arguments["part"] = stage.part;
+    if (stage.rank != kNone) arguments["rank"] = stage.rank;
     std::string name = program_.kinds[stage.kind];
     if (stage.layer >= 0) name += cat(" ", stage.layer);
     events_.push_back({{"ph", "X"}, {"name", name}, {"cat", program_.kinds[stage.kind]}, {"pid", process_of(stage.lane, predicted)},

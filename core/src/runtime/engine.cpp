@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
 #include "checkpoint/tensor_files.h"
 #include "hardware/host_limits.h"
 #include "hardware/topology.h"
@@ -17,9 +18,16 @@ std::vector<int> update_cpus(const hardware::CorePlan::Node& node, bool cached_w
   return cpus;
 }
 
+// Stages that poll their abort flag end at once and copies in milliseconds, so what is still there after as long as the watchdog allows is stuck.
+std::chrono::milliseconds grace_after_failure(double watchdog_seconds) {
+  constexpr double kLongestSeconds = 60;
+  return std::chrono::milliseconds(static_cast<int64_t>(1e3 * (watchdog_seconds > 0 ? std::min(watchdog_seconds, kLongestSeconds) : kLongestSeconds)));
+}
+
 }  // namespace
 
-Engine::Engine(const ProgramSources& sources, const EngineOptions& options) : sources_(sources), options_(options) {
+Engine::Engine(const ProgramSources& sources, const EngineOptions& options)
+    : deadline_(grace_after_failure(options.watchdog_seconds)), sources_(sources), options_(options) {
   const Plan& plan = sources.plan;
   const hardware::Topology topology = hardware::Topology::detect();
   const hardware::HostLimits limits = hardware::read_host_limits();
@@ -38,6 +46,7 @@ Engine::Engine(const ProgramSources& sources, const EngineOptions& options) : so
   training_.program = emit_training({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, host_pools_, own.run});
   evaluation_.program = emit_evaluation({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, host_pools_, own.run});
   drain_.program = emit_drain({own.model, own.operators, own.plan, own.experts, own.activations, own.transfer, host_pools_, own.run});
+  read_fault();
   allocate({&training_.program, &evaluation_.program, &drain_.program});
   sources_.run.first_step = 1;
   if (plan.workload.isolated_documents) sources_.run.documents.resize(plan.ranks);
@@ -156,10 +165,22 @@ program::Executor& Engine::executor(Runner& runner) {
   if (!runner.executor) {
     program::ExecutorOptions options;
     options.watchdog = std::chrono::milliseconds(static_cast<int64_t>(options_.watchdog_seconds * 1000));
-    options.before_stage = options_.before_stage;
+    options.before_stage = fault_ ? program::fault_hook(*fault_, runner.program.built.program) : options_.before_stage;
+    options.on_failure = [this](const std::string& message, ExitCode code) { deadline_.start(message, code); };
     runner.executor = device_->make_executor(std::move(runner.program.built), std::move(options));
   }
   return *runner.executor;
+}
+
+void Engine::read_fault() {
+  if (options_.fault.empty()) return;
+  fault_ = program::parse_fault(options_.fault);
+  for (const Runner* runner : {&training_, &evaluation_, &drain_}) {
+    if (!program::concerns(*fault_, runner->program.built.program)) continue;
+    log_warn("fault: OOM_FAULT is set: ", options_.fault);
+    return;
+  }
+  throw ConfigError(cat("OOM_FAULT: ", options_.fault, ": chooses no stage of this run; kinds of stages: ", base::join(training_.program.built.program.kinds, ", ")));
 }
 
 void Engine::fill_batches(const ProgramEmitter& emitter, const StepMemory& memory, const std::vector<data::Batch>& batches) {

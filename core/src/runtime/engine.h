@@ -4,13 +4,17 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "data/sample_stream.h"
 #include "hardware/core_plan.h"
 #include "memory/host_arena.h"
 #include "memory/worker_pool.h"
+#include "program/fault_injector.h"
 #include "runtime/device_runtime.h"
+#include "runtime/failure_deadline.h"
 #include "runtime/program_set.h"
 #include "runtime/state_store.h"
 #include "runtime/storage_bank.h"
@@ -21,6 +25,7 @@ struct EngineOptions {
   bool poison = false;                 ///< memory starts as NaN instead of zero, gradient buffers excepted
   double watchdog_seconds = 0;         ///< 0: off
   std::function<void(const StageContext&)> before_stage;  ///< delays and failures in tests
+  std::string fault;                                      ///< as OOM_FAULT, see program/fault_injector.h; empty: none
   std::vector<int64_t> gpu_budget_bytes;                  ///< by rank; empty: no cap
   int64_t headroom_bytes = 0;
 };
@@ -64,9 +69,12 @@ class Engine {
   void fill_batches(const ProgramEmitter& emitter, const StepMemory& memory, const std::vector<data::Batch>& batches);
   void fill_documents(void* to, int rank, const data::Batch& batch);
   program::Executor& executor(Runner& runner);
+  void read_fault();
 
+  FailureDeadline deadline_;  // first: it watches the destruction of all others
   ProgramSources sources_;
   EngineOptions options_;
+  std::optional<program::Fault> fault_;
   hardware::CorePlan cores_;
   std::vector<std::unique_ptr<memory::WorkerPool>> pools_;
   HostPools host_pools_;

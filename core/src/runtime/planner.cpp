@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "oom/log.h"
 #include "runtime/base_plan.h"
@@ -126,9 +126,11 @@ void install_plan(Session& session, const PlannedRun& run) {
   const std::filesystem::path path = installed_plan_path(session);
   std::error_code error;
   std::filesystem::create_directories(path.parent_path(), error);
-  std::ofstream out(path, std::ios::trunc);
-  out << plan::plan_toml(run.plan, prediction_of(run));
-  if (!out.flush()) log_info("plan: ", path.string(), " cannot be written; the next run compares again");
+  try {
+    base::overwrite_text_file(path, plan::plan_toml(run.plan, prediction_of(run)));
+  } catch (const FileError& failure) {
+    log_info("plan: the next run compares again: ", failure.what());
+  }
 }
 
 std::vector<Path> plan_paths(Session& session, const Plan& base, const Budgets& budgets) {

@@ -1,5 +1,7 @@
 #include "runtime/prepared_run.h"
 
+#include <cstdlib>
+
 #include "checkpoint/hf_directory.h"
 #include "oom/ops/linear.h"
 #include "runtime/model_files.h"
@@ -23,6 +25,7 @@ PreparedRun::PreparedRun(Session& session, PlannedRun planned, Purpose purpose, 
   };
   transfer_ = comm::DeviceTransfer::make(planned_.plan.device);
   EngineOptions options{.watchdog_seconds = config.engine().watchdog_seconds, .gpu_budget_bytes = planned_.gpu_budget_bytes, .headroom_bytes = config.budget().headroom_bytes};
+  if (const char* fault = std::getenv("OOM_FAULT")) options.fault = fault;
   engine_ = std::make_unique<Engine>(ProgramSources{session.model().description, session.model().operators, planned_.plan, session.experts(planned_.plan.experts),
                                                     session.activations(planned_.plan.activations), *transfer_, {}, run_},
                                      options);

@@ -107,7 +107,7 @@ ExitCode train_steps(Session& session, PreparedRun& run, RunLog& log, const fs::
   const config::Config& config = session.config();
   const config::Train& settings = config.train();
   observe::ProgressLine progress(done + 1, settings.steps);
-  const InterruptGuard interrupts;
+  InterruptGuard::training_begins();
   const auto save = [&](int64_t step, const std::optional<observe::EvaluationMetrics>& evaluation) {
     progress.end();
     const Clock::time_point start = Clock::now();
@@ -115,7 +115,13 @@ ExitCode train_steps(Session& session, PreparedRun& run, RunLog& log, const fs::
     CheckpointTexts texts{{kDataName, format_data_size(run.data().training())}};
     if (!run.came_in().empty()) texts[checkpoint::kSourceTensorsName] = run.came_in().format();
     if (evaluation) texts[checkpoint::kEvaluationName] = checkpoint::format_evaluation(evaluation->loss, evaluation->tokens);
-    checkpoint = save_checkpoint(checkpoints, session, run.engine(), step, step * settings.global_batch, texts);
+    try {
+      checkpoint = save_checkpoint(checkpoints, session, run.engine(), step, step * settings.global_batch, texts);
+    } catch (const FileError& error) {
+      // What the run has made since is gone; what it can go on from must be said.
+      throw FileError(cat("checkpoint of step ", step, ": ", error.what(), "; ",
+                          checkpoint.empty() ? "there is none before it, so that --resume has nothing to continue" : cat("--resume continues from ", checkpoint.string())));
+    }
     log.saved(step, checkpoint, seconds_since(start));
     log_info("checkpoint: ", checkpoint.string(), " in ", seconds_since(start), " s");
   };

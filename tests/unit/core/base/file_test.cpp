@@ -68,6 +68,18 @@ TEST(File, NamesPathAndCause) {
   EXPECT_THAT(message_of([&] { File::open(folder / "pipe"); }), HasSubstr("is not a regular file")) << "and does not wait for a writer";
 }
 
+TEST(File, OverwritesAndExtends) {
+  const ScratchFolder folder;
+  overwrite_text_file(folder / "a", "a longer text");
+  overwrite_text_file(folder / "a", "short");
+  EXPECT_EQ(read_text_file(folder / "a", 100), "short");
+  File file = File::extend(folder / "a");
+  EXPECT_EQ(file.size_bytes(), 5);
+  file.append(std::as_bytes(std::span(std::string_view("er"))));
+  EXPECT_EQ(read_text_file(folder / "a", 100), "shorter");
+  EXPECT_THAT(message_of([&] { overwrite_text_file("/dev/full", "x"); }), HasSubstr("/dev/full: writing 1 bytes at byte 0 failed: No space left on device (errno 28). Free room on the disk"));
+}
+
 TEST(File, MapsWholeFilesEmptyOnesToo) {
   const ScratchFolder folder;
   write_file(folder / "a", "abc");

@@ -114,6 +114,14 @@ TEST(CheckpointDamage, AForgedManifestCannotLeaveTheFolderOrLieAboutCounts) {
   EXPECT_THAT(message({.step = 1, .block_bytes = 64, .files = {good, good}}), HasSubstr("listed twice: a"));
 }
 
+TEST(CheckpointDamage, NothingFollowsAManifest) {
+  const std::string text = format_manifest({.step = 1, .block_bytes = 64, .files = {{"a", 100, {1, 2}}}});
+  EXPECT_NO_THROW(parse_manifest(text, "m"));
+  EXPECT_THROW(parse_manifest(text + std::string(1, '\0'), "m"), FileError);
+  EXPECT_THROW(parse_manifest(text + std::string("\0{", 2), "m"), FileError);
+  EXPECT_THROW(parse_manifest(text + "{}", "m"), FileError);
+}
+
 TEST(CheckpointDamage, MutatedFilesAreReadOrRefusedButNeverCrash) {
   const ScratchFolder folder(ScratchFolder::kMemory);
   const auto path = write_small(folder.path(), 5);

@@ -91,18 +91,23 @@ TEST(CpuExecutor, AFailureNamesItsStageAndFreesTheOtherRanks) {
   Small small;
   const CollectiveId gather = small.builder.add_collective("world", {0, 1});
   std::atomic<int> hook_calls{0};
+  std::string told;
   small.builder.emit({.kind = "gather", .lane = {Lane::kComm, 0}, .collective = gather});
   small.builder.emit({.kind = "attention_forward", .layer = 3, .lane = {Lane::kCompute, 1}, .writes = {small.slot}, .action = [](StageContext& context) {
                         if (context.step == 2) throw DivergedError("loss is not finite");
                       }});
   small.builder.emit({.kind = "gather", .lane = {Lane::kComm, 1}, .reads = {small.slot}, .collective = gather});
-  auto executor = make_cpu_executor(std::move(small.builder).build(), {.on_failure = [&] { ++hook_calls; }});
+  auto executor = make_cpu_executor(std::move(small.builder).build(), {.on_failure = [&](const std::string& message, ExitCode code) {
+                                      ++hook_calls;
+                                      told = cat(message, " -> ", static_cast<int>(code));
+                                    }});
   executor->run_step(1);
   const auto run = [&] { executor->run_step(2); };
   EXPECT_EQ(message_of<DivergedError>(run), "step 2, attention_forward layer 3 rank 1 (compute, stage 1): loss is not finite");
   EXPECT_EQ(message_of<DivergedError>([&] { executor->drain(); }), "step 2, attention_forward layer 3 rank 1 (compute, stage 1): loss is not finite");
   executor.reset();
   EXPECT_EQ(hook_calls, 1);
+  EXPECT_EQ(told, "step 2, attention_forward layer 3 rank 1 (compute, stage 1): loss is not finite -> 6");
 }
 
 TEST(CpuExecutor, FailuresOfOtherLibrariesAreDeviceErrors) {

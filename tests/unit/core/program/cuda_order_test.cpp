@@ -155,6 +155,25 @@ TEST(CudaOrder, TheWatchdogNamesTheStageThatTheStreamDoesNotFinish) {
   release = true;
 }
 
+// A stage counts as started when it has been launched; one that hangs in its launch must be told from those that wait for it.
+TEST(CudaOrder, TheWatchdogNamesTheStageThatTheIssuingThreadDoesNotLaunch) {
+  ProgramBuilder builder({0, 0}, 1);
+  const BufferId x = builder.add_buffer({.name = "x", .place = Place::gpu(0), .bytes = 8});
+  builder.emit({.kind = "fine", .lane = {Lane::kCompute, 0}});
+  builder.emit({.kind = "stuck", .layer = 5, .lane = {Lane::kH2d, 0}, .writes = {x}, .action = [](StageContext& context) {
+                  while (!context.aborted()) std::this_thread::yield();
+                }});
+  builder.emit({.kind = "next", .lane = {Lane::kCompute, 0}, .reads = {x}});
+  builder.emit({.kind = "other", .lane = {Lane::kCompute, 1}, .reads = {x}});
+  auto executor = make_cuda_executor(std::move(builder).build(), {.watchdog = std::chrono::milliseconds(100)}, devices(2));
+  try {
+    executor->run_step(0);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "watchdog: nothing finished for 0.1 s; running: step 0, stuck layer 5 rank 0 (h2d, stage 1)");
+  }
+}
+
 TEST(CudaOrder, IssuingDoesNotRunMoreThanTwoStepsAhead) {
   std::atomic<int64_t> finished{0};
   int64_t most_ahead = 0;

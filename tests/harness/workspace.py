@@ -1,9 +1,8 @@
-"""One small run that every test of the command line varies."""
+"""One small run that tests of the program vary."""
 
 import pathlib
 
 import numpy as np
-import pytest
 from harness.megatron import write_corpus
 from harness.run_config import EXPERTS, merged, write_config
 from harness.tiny_models import write_model_config
@@ -38,15 +37,3 @@ class Workspace:
     def config(self, name="run.toml", **changes) -> pathlib.Path:
         """Writes a config; `changes` are tables with entries to put over the small run's."""
         return write_config(self.folder / name, merged(self.tables(), changes))
-
-
-@pytest.fixture
-def workspace(tmp_path):
-    return Workspace(tmp_path)
-
-
-@pytest.fixture
-def engine(oom):
-    """The program, with what the small run needs."""
-    oom.require("qwen3_moe", EXPERTS, "offload", "selector")
-    return oom
