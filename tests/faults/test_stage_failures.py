@@ -22,6 +22,10 @@ LAYOUTS = {
     "ep": {"engine": {"experts": "ep"}},
     "local, clipped": {"train": {"clip_norm": 0.5}},
     "ep, clipped, auxiliary loss": {"engine": {"experts": "ep"}, "train": {"clip_norm": 0.5, "router_aux_loss": 0.01}},
+    "local, half resident, weights converted": {"state": {"resident": 1, "resident_ordinary": "all", "weights": "convert"}},
+    "local, reduced on the host": {"transfer": {"gradient_reduction": "host", "ordinary_delivery": "full"}},
+    "local, split and kept": {"offload": {"attention_head_group": 2, "moe_chunk": 16, "keep_attention": "all", "keep_boundaries": "1+1"}, "data": {"sequence_length": 16}},
+    "ep, resident, weights converted": {"engine": {"experts": "ep"}, "state": {"resident": 2, "weights": "convert"}},
 }
 
 
@@ -77,12 +81,12 @@ class Layout:
 
 
 def test_failing(layout, dice):
-    wrong = layout.all_wrong("throw", selection(layout.cases(dice), 8, dice))
+    wrong = layout.all_wrong("throw", selection(layout.cases(dice), 5, dice))
     assert not wrong, "\n".join(wrong)
 
 
 def test_stalled_past_the_watchdog(layout, dice):
-    wrong = layout.all_wrong("stall", selection(layout.cases(dice), 2, dice), engine={"watchdog_seconds": 0.5})
+    wrong = layout.all_wrong("stall", selection(layout.cases(dice), 1, dice), engine={"watchdog_seconds": 0.5})
     assert not wrong, "\n".join(wrong)
 
 

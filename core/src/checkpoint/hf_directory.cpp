@@ -60,7 +60,10 @@ bool any_not_finite(std::span<const float> values) {
 }  // namespace
 
 std::string read_model_config(const std::filesystem::path& folder) {
-  return base::read_text_file(folder / "config.json", kLargestConfigBytes);
+  const auto file = folder / "config.json";
+  std::string text = base::read_text_file(file, kLargestConfigBytes);
+  parse_json(text, file);  // refuses what is no JSON, or is nested so deep that those who read it would run out of stack
+  return text;
 }
 
 HfDirectory::HfDirectory(const std::filesystem::path& folder) : folder_(folder) {

@@ -139,6 +139,7 @@ Engine read_engine(const SettingsTable& table) {
           .ranks = table.find_integer("ranks"),
           .experts = table.get_text("experts"),
           .activations = table.get_text("activations"),
+          .selector = table.get_text("selector"),
           .plan = find_path(table, "plan"),
           .calibration = find_path(table, "calibration"),
           .plugin_path = std::move(plugin_path),

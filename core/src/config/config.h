@@ -72,6 +72,7 @@ struct Engine {
   std::optional<int64_t> ranks;   ///< none: every GPU; on the CPU device 1
   std::string experts = "auto";   ///< "auto" or the name of an expert strategy
   std::string activations = "offload";
+  std::string selector = "selector";  ///< decides when experts is "auto"
   std::optional<std::string> plan;         ///< a plan file to execute as it stands
   std::optional<std::string> calibration;  ///< a calibration file
   std::vector<std::string> plugin_path;

@@ -99,6 +99,8 @@ SettingsSchema engine_schema() {
      .doc = "Expert strategy: auto (the selector decides), ep, local, or another plugin of that kind."},
     {.key = "activations", .forms = kTextForm, .fallback = "offload", .text_form = "the name of an activation strategy", .check = check_plugin_name,
      .doc = "Activation strategy: offload, or another plugin of that kind."},
+    {.key = "selector", .forms = kTextForm, .fallback = "selector", .text_form = "the name of a selector", .check = check_plugin_name,
+     .doc = "Chooses the expert strategy when experts = \"auto\": selector, or another plugin of that kind."},
     {.key = "plan", .forms = kTextForm, .text_form = "a path", .left_out = "a plan is made", .doc = "Plan file to execute as it stands."},
     {.key = "calibration", .forms = kTextForm, .text_form = "a path", .left_out = "the one cached for this machine, else analytic costs",
      .doc = "Calibration file with the costs to plan with."},

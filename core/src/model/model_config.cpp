@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/json_text.h"
+
 namespace oom {
 inline namespace abi_1 {
 
@@ -18,6 +20,14 @@ struct ModelConfig::Node {
 };
 
 namespace {
+
+// A value as a message shows it: a file may hold megabytes of it.
+std::string shown(const Json& json) {
+  constexpr size_t kLongest = 100;
+  std::string text = json.dump();
+  if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";
+  return text;
+}
 
 template <typename Value>
 bool holds(const Json& json);
@@ -51,7 +61,7 @@ Value read(Node& node, const std::string& key, const char* type, const Value* ot
     if (otherwise) return *otherwise;
     throw FileError(cat(node.source, ": ", node.path, key, ": missing; this model family needs ", type));
   }
-  if (!holds<Value>(*at)) throw FileError(cat(node.source, ": ", node.path, key, ": must be ", type, "; got ", at->dump()));
+  if (!holds<Value>(*at)) throw FileError(cat(node.source, ": ", node.path, key, ": must be ", type, "; got ", shown(*at)));
   return at->template get<Value>();
 }
 
@@ -63,8 +73,7 @@ ModelConfig& ModelConfig::operator=(ModelConfig&&) noexcept = default;
 ModelConfig::~ModelConfig() = default;
 
 ModelConfig ModelConfig::parse(const std::string& text, const std::string& source) {
-  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_discarded()) throw FileError(cat(source, ": is not valid JSON; write the model's config.json again"));
+  Json json = checkpoint::parse_json(text, source);
   if (!json.is_object()) throw FileError(cat(source, ": must hold a JSON object; got ", json.type_name()));
   auto node = std::make_shared<Node>();
   node->source = source;
@@ -102,7 +111,7 @@ std::optional<ModelConfig> ModelConfig::child(const std::string& key) const {
   node_->known.insert(key);
   const auto at = node_->json.find(key);
   if (at == node_->json.end() || at->is_null()) return std::nullopt;
-  if (!at->is_object()) throw FileError(cat(node_->source, ": ", node_->path, key, ": must be an object; got ", at->dump()));
+  if (!at->is_object()) throw FileError(cat(node_->source, ": ", node_->path, key, ": must be an object; got ", shown(*at)));
   auto node = std::make_shared<Node>();
   node->source = node_->source;
   node->text = at->dump();
@@ -120,7 +129,7 @@ void ModelConfig::require(const std::string& key, const std::string& json_value,
   node_->known.insert(key);
   const auto at = node_->json.find(key);
   if (at == node_->json.end() || at->is_null() || *at == Json::parse(json_value)) return;
-  throw FileError(cat(node_->source, ": ", node_->path, key, ": ", why, "; got ", at->dump(), ", only ", json_value, " is implemented"));
+  throw FileError(cat(node_->source, ": ", node_->path, key, ": ", why, "; got ", shown(*at), ", only ", json_value, " is implemented"));
 }
 
 void ModelConfig::finish() const {
@@ -131,7 +140,7 @@ void ModelConfig::finish() const {
     open.pop_back();
     for (const auto& [key, value] : node->json.items()) {
       if (node->known.count(key) || value.is_null()) continue;
-      unknown += cat(unknown.empty() ? "" : ", ", node->path, key, " = ", value.dump());
+      unknown += cat(unknown.empty() ? "" : ", ", node->path, key, " = ", shown(value));
     }
     for (const auto& child : node->children) open.push_back(child.get());
   }

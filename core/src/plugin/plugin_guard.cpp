@@ -35,12 +35,14 @@ void rethrow_from_plugin(std::string_view plugin, std::string_view method, int64
   const std::string where = cat("plugin '", plugin, "', ", method, step == kNoStep ? std::string() : cat(", step ", step), ": ");
   try {
     throw;
-  } catch (const ConfigError& error) {
-    throw ConfigError(where + error.what());
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const FileError&) {
+    throw;
+  } catch (const PluginError&) {
+    throw;
   } catch (const BudgetError& error) {
     throw BudgetError(where + error.what());
-  } catch (const FileError& error) {
-    throw FileError(where + error.what());
   } catch (const DeviceError& error) {
     throw DeviceError(where + error.what());
   } catch (const DivergedError& error) {

@@ -19,8 +19,9 @@ class PluginError : public Error {
   ~PluginError() override;
 };
 
-/// Raises the exception being handled again with "plugin 'ep', emit_forward, step 12: " before its text. The errors of oom/error.h keep
-/// type and exit code, other descendants of oom::Error their exit code. std::bad_alloc and LibTorch's out-of-memory and accelerator errors
+/// Raises the exception being handled again with "plugin 'ep', emit_forward, step 12: " before its text. ConfigError and FileError, whose
+/// texts begin with the place of the user's fault, and what a guard has named already stay as they are. The other errors of oom/error.h keep
+/// type and exit code, further descendants of oom::Error their exit code. std::bad_alloc and LibTorch's out-of-memory and accelerator errors
 /// become DeviceError; everything else becomes PluginError. To be called from a catch block.
 [[noreturn]] void rethrow_from_plugin(std::string_view plugin, std::string_view method, int64_t step);
 

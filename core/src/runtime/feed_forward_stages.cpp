@@ -1,4 +1,5 @@
 // Feed-forwards as stages of the compute lane: one a rank for each step of a part, the experts' own left to their strategy.
+#include "plugin/plugin_guard.h"
 #include "runtime/program_emitter.h"
 #include "runtime/sublayer_price.h"
 
@@ -56,7 +57,7 @@ FeedForwardRecord ProgramEmitter::emit_feed_forward(int layer, const Delivery& o
   if (routed) {
     if (wants_routed) buffers.routed = add_activation("routed" + name, part_bytes, BufferClass::kWorkspace);
     if (save) buffers.saved = record.experts = add_activation("experts saved" + name, expert_saved_bytes(part.tokens), buffer_class);
-    context_.experts.emit_forward(*this, layer, buffers);
+    plugin::guarded(plan().experts, "emit_forward", plugin::kNoStep, [&] { context_.experts.emit_forward(*this, layer, buffers); });
   }
   if (!wants_routed) return record;
 
@@ -116,7 +117,8 @@ void ProgramEmitter::emit_feed_forward_backward(int layer, const Delivery& ordin
     builder_.emit(std::move(spec));
   }
   if (routed) {
-    context_.experts.emit_backward(*this, layer, {.part = part, .front = record.front, .routing = record.routing, .routed = {}, .saved = record.experts}, experts);
+    const ExpertBuffers buffers{.part = part, .front = record.front, .routing = record.routing, .routed = {}, .saved = record.experts};
+    plugin::guarded(plan().experts, "emit_backward", plugin::kNoStep, [&] { context_.experts.emit_backward(*this, layer, buffers, experts); });
   }
   for (int rank = 0; rank < ranks(); ++rank) {
     const RowSpan in = span(y, rank, part.begin, part.tokens), lower = span(dy, rank, part.begin, part.tokens);

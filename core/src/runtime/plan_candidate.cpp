@@ -1,6 +1,7 @@
 #include "runtime/plan_candidate.h"
 
 #include "comm/device_transfer.h"
+#include "plugin/plugin_guard.h"
 #include "runtime/fixed_memory.h"
 #include "runtime/program_set.h"
 #include "runtime/schedule.h"
@@ -45,8 +46,10 @@ int64_t PlanCandidate::over_bytes() const {
 
 void configure_strategies(Session& session, Plan& plan) {
   try {
-    session.experts(plan.experts).configure(session.model().description, plan);
-    session.activations(plan.activations).configure(session.model().description, plan);
+    ExpertStrategy& experts = session.experts(plan.experts);
+    plugin::guarded(plan.experts, "configure", plugin::kNoStep, [&] { experts.configure(session.model().description, plan); });
+    ActivationStrategy& activations = session.activations(plan.activations);
+    plugin::guarded(plan.activations, "configure", plugin::kNoStep, [&] { activations.configure(session.model().description, plan); });
   } catch (const ConfigError& error) {
     // A strategy knows where the values of its own table stand, but not where the number of ranks does.
     constexpr std::string_view kRanks = "engine.ranks";

@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "oom/log.h"
+#include "plugin/plugin_guard.h"
 #include "runtime/base_plan.h"
 #include "runtime/calibrate.h"
 #include "runtime/deferral.h"
@@ -173,7 +174,8 @@ PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& bud
   std::string evidence;
   PathRuns runs(session, candidates);
   const bool may_run = purpose == Purpose::kTrain || purpose == Purpose::kMeasure;
-  const size_t chosen = session.selector().select(candidates, may_run ? &runs : nullptr, evidence);
+  const size_t chosen = plugin::guarded(session.config().engine().selector, "select", plugin::kNoStep,
+                                        [&] { return session.selector().select(candidates, may_run ? &runs : nullptr, evidence); });
   OOM_CHECK(chosen < paths.size() && candidates[chosen].fits, "the selector chose candidate ", chosen, ", which does not fit");
   return {.run = planned_run(session, std::move(*paths[chosen].candidate), budgets, evidence + paths[chosen].evidence), .refusal = {}};
 }

@@ -1,5 +1,7 @@
 #include "runtime/program_emitter.h"
 
+#include "plugin/plugin_guard.h"
+
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
@@ -38,7 +40,7 @@ ProgramEmitter::ProgramEmitter(const Context& context)
   for (int layer = 0; layer < layers; ++layer) {
     ordinary_.push_back(add_unit(make_shared_unit(model, cat("layer ", layer), UnitKind::kOrdinary, layer, ordinary[layer], ranks)));
   }
-  context_.experts.add_units(*this);
+  plugin::guarded(context_.plan.experts, "add_units", plugin::kNoStep, [&] { context_.experts.add_units(*this); });
   add_ends();
 }
 

@@ -1,5 +1,6 @@
 #include "runtime/program_set.h"
 
+#include "plugin/plugin_guard.h"
 #include "program/verifier.h"
 
 namespace oom::runtime {
@@ -34,10 +35,14 @@ EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpo
 }  // namespace
 
 EmittedProgram emit_training(const ProgramSources& sources) {
-  return emit(sources, ProgramEmitter::Purpose::kTraining, "training", [&](ProgramEmitter& emitter) { sources.activations.emit_training(emitter); });
+  return emit(sources, ProgramEmitter::Purpose::kTraining, "training", [&](ProgramEmitter& emitter) {
+    plugin::guarded(sources.plan.activations, "emit_training", plugin::kNoStep, [&] { sources.activations.emit_training(emitter); });
+  });
 }
 EmittedProgram emit_evaluation(const ProgramSources& sources) {
-  return emit(sources, ProgramEmitter::Purpose::kEvaluation, "evaluation", [&](ProgramEmitter& emitter) { sources.activations.emit_evaluation(emitter); });
+  return emit(sources, ProgramEmitter::Purpose::kEvaluation, "evaluation", [&](ProgramEmitter& emitter) {
+    plugin::guarded(sources.plan.activations, "emit_evaluation", plugin::kNoStep, [&] { sources.activations.emit_evaluation(emitter); });
+  });
 }
 EmittedProgram emit_drain(const ProgramSources& sources) {
   return emit(sources, ProgramEmitter::Purpose::kDrain, "drain", [&](ProgramEmitter& emitter) { emitter.emit_drain(); });

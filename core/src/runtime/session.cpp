@@ -6,6 +6,7 @@
 #include "checkpoint/hf_directory.h"
 #include "hardware/gpu.h"
 #include "model/first_layers.h"
+#include "plugin/plugin_guard.h"
 #include "runtime/calibrate.h"
 #include "runtime/tied_embeddings.h"
 
@@ -70,14 +71,15 @@ LoadedModel PluginHost::load_model(const std::string& config_text, const std::st
   for (const std::string& family : families) {
     const auto& adapter = dynamic_cast<const ModelAdapter&>(create(family, Kind::kModelAdapter, nullptr, {}));
     const ModelConfig config = ModelConfig::parse(config_text, source);
-    if (!adapter.accepts(config)) continue;
-    LoadedModel model{.adapter = &adapter, .description = adapter.describe(config, options), .operators = {}};
+    const auto call = [&](const char* method, const auto& fn) { return plugin::guarded(family, method, plugin::kNoStep, fn); };
+    if (!call("accepts", [&] { return adapter.accepts(config); })) continue;
+    LoadedModel model{.adapter = &adapter, .description = call("describe", [&] { return adapter.describe(config, options); }), .operators = {}};
     if (!with_operators) return model;
     for (int layer = 0; layer < static_cast<int>(model.description.layers.size()); ++layer) {
-      model.operators.mixers.push_back(adapter.mixer(model.description, layer));
-      model.operators.feed_forwards.push_back(adapter.feed_forward(model.description, layer));
+      model.operators.mixers.push_back(call("mixer", [&] { return adapter.mixer(model.description, layer); }));
+      model.operators.feed_forwards.push_back(call("feed_forward", [&] { return adapter.feed_forward(model.description, layer); }));
     }
-    model.operators.final_norm = adapter.final_norm(model.description);
+    model.operators.final_norm = call("final_norm", [&] { return adapter.final_norm(model.description); });
     return model;
   }
   const ModelConfig config = ModelConfig::parse(config_text, source);
@@ -137,7 +139,9 @@ ExpertStrategy& Session::experts(const std::string& name) {
 ActivationStrategy& Session::activations(const std::string& name) {
   return dynamic_cast<ActivationStrategy&>(plugins_->create(name, Kind::kActivationStrategy, config_.get(), config_->where("engine", "activations")));
 }
-Selector& Session::selector() { return dynamic_cast<Selector&>(plugins_->create("selector", Kind::kSelector, config_.get(), {})); }
+Selector& Session::selector() {
+  return dynamic_cast<Selector&>(plugins_->create(config_->engine().selector, Kind::kSelector, config_.get(), config_->where("engine", "selector")));
+}
 
 std::vector<std::string> Session::expert_candidates() {
   if (config_->engine().experts != "auto") return {config_->engine().experts};

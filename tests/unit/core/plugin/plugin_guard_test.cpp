@@ -36,12 +36,17 @@ TEST(Guard, GivesBackWhatTheCallReturns) {
 }
 
 TEST(Guard, KeepsTypeAndExitCodeOfOurErrors) {
-  EXPECT_EQ((rethrown<ConfigError, ConfigError>(ConfigError("x"), ExitCode::kUsage)), "plugin 'ep', emit_forward, step 12: x");
+  EXPECT_EQ((rethrown<ConfigError, ConfigError>(ConfigError("run.toml:3:1: x"), ExitCode::kUsage)), "run.toml:3:1: x");
   EXPECT_EQ((rethrown<BudgetError, BudgetError>(BudgetError("x"), ExitCode::kBudget, kNoStep)), "plugin 'ep', emit_forward: x");
-  rethrown<FileError, FileError>(FileError("x"), ExitCode::kFile);
+  EXPECT_EQ((rethrown<FileError, FileError>(FileError("config.json: x"), ExitCode::kFile)), "config.json: x");
   rethrown<DeviceError, DeviceError>(DeviceError("x"), ExitCode::kDevice);
   rethrown<DivergedError, DivergedError>(DivergedError("x"), ExitCode::kDiverged);
   rethrown<Error, PluginError>(Error("x", ExitCode::kInterrupted), ExitCode::kInterrupted);
+}
+
+TEST(Guard, NamesTheInnerOfTwoPlugins) {
+  const auto inner = [] { guarded("ep", "emit_forward", kNoStep, [] { throw std::out_of_range("key"); }); };
+  EXPECT_THAT([&] { guarded("offload", "emit_training", kNoStep, inner); }, ::testing::ThrowsMessage<PluginError>("plugin 'ep', emit_forward: std::out_of_range: key"));
 }
 
 TEST(Guard, TurnsTheRestIntoPluginErrors) {
