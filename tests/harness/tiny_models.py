@@ -7,6 +7,7 @@ tests/oracle/test_reference.py holds them to that.
 
 import json
 import pathlib
+import sys
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -102,3 +103,8 @@ def write_model(folder: pathlib.Path, tensors: dict, **changes) -> pathlib.Path:
     write_model_config(folder, **changes)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
+
+
+if __name__ == "__main__":
+    for name in TINY_CONFIGS:
+        write_model_config(pathlib.Path(sys.argv[1]) / name, name)
