@@ -43,7 +43,8 @@ class Encoder:
 
     def encode(self, pieces) -> Encoded:
         settings = self.settings
-        encode = self.tokenizer.encode_batch if settings.masks else self.tokenizer.encode_batch_fast  # which finds no offsets
+        # The fast one, of tokenizers 0.20 and later, finds no offsets.
+        encode = self.tokenizer.encode_batch if settings.masks else getattr(self.tokenizer, "encode_batch_fast", self.tokenizer.encode_batch)
         tokens, lengths, counts = [], [], []
         for piece, encoding in zip(pieces, encode([piece.text for piece in pieces], add_special_tokens=False), strict=True):
             before = [settings.begin_of_document] if piece.begins_document and settings.begin_of_document is not None else []

@@ -30,11 +30,14 @@ def bits_of(checkpoint):
     return {path.name: path.read_bytes() for path in checkpoint.glob("*.safetensors")}
 
 
+STATES = [{}, {"weights": "convert"}, {"resident": "all", "resident_ordinary": "all"}, {"resident": 1}]
+
+
 @pytest.mark.parametrize("experts", ["local", pytest.param("ep", marks=pytest.mark.plugin("ep"))])
-@pytest.mark.parametrize("train", [{"updates": "overlapped"}, {"updates": "deferred"}, {"clip_norm": 0.5}], ids=str)
-def test_training_does_not_notice(engine, held_out, experts, train):
+@pytest.mark.parametrize("train, state", [({"updates": "overlapped"}, {}), ({"clip_norm": 0.5}, {}), *(({"updates": "deferred"}, state) for state in STATES)], ids=str)
+def test_training_does_not_notice(engine, held_out, experts, train, state):
     """Losses, norms and the final state are those of a run without evaluation, to the last bit."""
-    changes = {"engine": {"experts": experts}, "train": {"steps": 5, **train}, "data": {"shuffle_seed": 1}}
+    changes = {"engine": {"experts": experts}, "train": {"steps": 5, **train}, "data": {"shuffle_seed": 1}, "state": state}
     plain = engine.train(held_out.config(**changes))
     run = engine.train(held_out.config("evaluated.toml", **changes, eval={"every": 2, "path": "held"}, output={"dir": "evaluated"}))
     assert sorted(evaluated(run)) == [2, 4]

@@ -94,7 +94,7 @@ def peak_mebibytes(engine, *arguments):
 
 
 def test_loading_takes_no_memory_of_its_own(engine, workspace):
-    """Files of 75 MiB are loaded with 32 MiB, threads and all, more than random weights take."""
+    """Files of 75 MiB are loaded with 48 MiB, threads and all, more than random weights take."""
     sizes = {"hidden_size": 256, "moe_intermediate_size": 512, "head_dim": 64}
     tensors = qwen3_moe_tensors(**sizes)
     folder = write_model(workspace.folder / "loaded", tensors, **sizes)
@@ -103,4 +103,4 @@ def test_loading_takes_no_memory_of_its_own(engine, workspace):
     assert mebibytes > 70
     loaded = peak_mebibytes(engine, "eval", workspace.config(model={"path": "loaded", "weights": "load"}, eval={"samples": 4}))
     made = peak_mebibytes(engine, "eval", workspace.config(model={"path": "random"}, eval={"samples": 4}))
-    assert loaded < made + 32, (loaded, made)
+    assert loaded < made + 48, (loaded, made)

@@ -37,16 +37,10 @@ def overrides(table, settings):
     return [argument for key, value in settings.items() for argument in ("--set", f"{table}.{key}={value}")]
 
 
-@pytest.mark.parametrize("before, after", [
-    ({"ranks": 1}, {"ranks": 2}), ({"ranks": 2}, {"ranks": 1}), ({"ranks": 2}, {"ranks": 4}),
-    ({"ranks": 2}, {"experts": "ep"}), ({"ranks": 4, "experts": "ep"}, {"ranks": 2, "experts": "local"}), ({"ranks": 2, "experts": "ep"}, {"ranks": 4})], ids=str)
-def test_under_another_layout(oom, oracle, before, after):
-    """A checkpoint knows no ranks and no strategy: losses are the uninterrupted run's, 1e-5, and the oracle's."""
-    for engine in (before, after):
-        oom.require("qwen3_moe", engine.get("experts", EXPERTS))
+def check_resumed(oom, oracle, before, resume_with):
     training = training_of("qwen3_moe")
-    config = oracle.config(oom.folder, training, tables={"engine": before})
-    resumed, weights = train_and_export(oom, config, "resumed", stop_after=3, resume_with=overrides("engine", after))
+    config = oracle.config(oom.folder, training, tables=before)
+    resumed, weights = train_and_export(oom, config, "resumed", stop_after=3, resume_with=resume_with)
     straight, _ = train_and_export(oom, config, "straight")
     assert resumed.column("loss") == pytest.approx(straight.column("loss"), rel=1e-5)
     expected = oracle.expected(training)
@@ -54,11 +48,31 @@ def test_under_another_layout(oom, oracle, before, after):
     expected.check_weights(weights)
 
 
+@pytest.mark.parametrize("before, after", [
+    ({"ranks": 1}, {"ranks": 2}), ({"ranks": 2}, {"ranks": 1}), ({"ranks": 2}, {"ranks": 4}),
+    ({"ranks": 2}, {"experts": "ep"}), ({"ranks": 4, "experts": "ep"}, {"ranks": 2, "experts": "local"}), ({"ranks": 2, "experts": "ep"}, {"ranks": 4})], ids=str)
+def test_under_another_layout(oom, oracle, before, after):
+    """A checkpoint knows no ranks and no strategy: losses are the uninterrupted run's, 1e-5, and the oracle's."""
+    for engine in (before, after):
+        oom.require("qwen3_moe", engine.get("experts", EXPERTS))
+    check_resumed(oom, oracle, {"engine": before}, overrides("engine", after))
+
+
+@pytest.mark.parametrize("before, after", [({"resident": "none", "resident_ordinary": "none"}, {"resident": "all", "resident_ordinary": "all"}),
+                                           ({"resident": 2, "weights": "convert"}, {"resident": "none", "weights": "cached"})], ids=str)
+def test_with_state_elsewhere(oom, oracle, before, after):
+    """Nor does it know where state lived."""
+    oom.require("qwen3_moe", EXPERTS)
+    check_resumed(oom, oracle, {"engine": {"ranks": 2}, "state": before}, overrides("state", after))
+
+
 def test_under_another_budget(oom, oracle):
     """From a generous machine to one that has no byte more than the run needs, and one NUMA node's worth stated."""
     oom.require("qwen3_moe", EXPERTS)
     training = training_of("qwen3_moe")
-    config = oracle.config(oom.folder, training, tables={"engine": {"ranks": 2}, "train": {"updates": "deferred"}, "budget": {"host": "8GiB", "gpu": "4GiB", "headroom": "1MiB"}})
+    # State stays where it is: the planner would otherwise make room by moving it.
+    config = oracle.config(oom.folder, training, tables={"engine": {"ranks": 2}, "train": {"updates": "deferred"}, "budget": {"host": "8GiB", "gpu": "4GiB", "headroom": "1MiB"},
+                                                         "state": {"resident": "none", "resident_ordinary": "none", "weights": "cached"}})
     straight, _ = train_and_export(oom, config, "straight")
     needed = oom.run("plan", config, "--json", "--set", "train.updates=overlapped").json
     tight = {"gpu": max(gpu["peak_bytes"] for gpu in needed["gpu"]) + (1 << 20), "host": f"[{needed['host'][0]['peak_bytes']}]"}

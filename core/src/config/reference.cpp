@@ -26,22 +26,19 @@ void append_comment(std::string& out, const std::string& text) {
   out += line + "\n";
 }
 
-using Notes = std::map<std::string, std::string>;
-
-void append_setting(std::string& out, const std::string& table, const Setting& setting, const Notes& notes) {
+void append_setting(std::string& out, const Setting& setting) {
   const auto value = to_toml(setting, setting.fallback);
   const std::string ending = setting.required ? "Required." : value ? cat("Default: ", write_toml_value(*value), ".") : cat("Left out: ", setting.left_out, ".");
   append_comment(out, setting.doc);
   append_comment(out, cat("Takes ", accepted_text(setting), ". ", ending));
-  if (const auto note = notes.find(cat(table, ".", setting.key)); note != notes.end()) append_comment(out, note->second);
   out += cat(value ? "" : "# ", setting.key, " =", value ? cat(" ", write_toml_value(*value)) : std::string(), "\n");
 }
 
-void append_table(std::string& out, const SettingsSchema& schema, const Notes& notes) {
+void append_table(std::string& out, const SettingsSchema& schema) {
   out += "\n";
   append_comment(out, schema.doc);
   out += "[" + schema.table + "]\n";
-  for (const Setting& setting : schema.settings) append_setting(out, schema.table, setting, notes);
+  for (const Setting& setting : schema.settings) append_setting(out, setting);
 }
 
 std::string line_of(std::istringstream& lines) {
@@ -51,12 +48,12 @@ std::string line_of(std::istringstream& lines) {
 
 }  // namespace
 
-std::string reference_toml(std::span<const SettingsSchema> plugin_schemas, const Notes& notes) {
+std::string reference_toml(std::span<const SettingsSchema> plugin_schemas) {
   std::string out;
   append_comment(out, "Every key of a configuration. Made from the schemas: change those, not this file.");
   append_comment(out, "Keys in comments may be left out and have no default. Sizes are integers of bytes or texts such as \"64MiB\".");
-  for (const SettingsSchema& schema : core_schemas()) append_table(out, schema, notes);
-  for (const SettingsSchema& schema : plugin_schemas) append_table(out, schema, notes);
+  for (const SettingsSchema& schema : core_schemas()) append_table(out, schema);
+  for (const SettingsSchema& schema : plugin_schemas) append_table(out, schema);
   return out;
 }
 
@@ -73,8 +70,8 @@ std::string resolved_toml(const Config& config) {
   return out;
 }
 
-std::string check_reference(const std::string& path, std::span<const SettingsSchema> plugin_schemas, const Notes& notes) {
-  const std::string wanted = reference_toml(plugin_schemas, notes);
+std::string check_reference(const std::string& path, std::span<const SettingsSchema> plugin_schemas) {
+  const std::string wanted = reference_toml(plugin_schemas);
   if (std::getenv("OOM_WRITE_REFERENCE")) std::ofstream(path) << wanted;
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();

@@ -1,6 +1,7 @@
 #include "runtime/model_files.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -11,13 +12,14 @@
 #include "base/text.h"
 #include "checkpoint/hf_writer.h"
 #include "checkpoint/tensor_files.h"
+#include "oom/log.h"
 #include "runtime/random_weights.h"
 
 namespace oom::runtime {
 namespace {
 
 constexpr int64_t kPieceElements = 1 << 20;
-constexpr int kThreads = 4;
+constexpr int kThreads = 8;  // a fast disk wants several requests at once, and converting takes longer than reading
 constexpr size_t kNamedFaults = 20;
 
 bool is_float(checkpoint::Dtype dtype) { return dtype == checkpoint::Dtype::kBF16 || dtype == checkpoint::Dtype::kF32 || dtype == checkpoint::Dtype::kF16; }
@@ -117,6 +119,7 @@ void load_model_weights(const checkpoint::HfDirectory& files, const ModelDescrip
       if (fits(files.find(piece.tensor), piece)) work.push_back({layout.parameter, &piece});
     }
   }
+  const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   std::mutex unreadable;
   checkpoint::for_each_parallel(work.size(), kThreads, [&](size_t i) {
     const FilePiece& piece = *work[i].piece;
@@ -135,6 +138,10 @@ void load_model_weights(const checkpoint::HfDirectory& files, const ModelDescrip
   });
   std::sort(faults.unreadable.begin(), faults.unreadable.end());
   faults.raise_if_any(files);
+  int64_t bytes = 0;
+  for (const Work& each : work) bytes += files.get(each.piece->tensor).bytes();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  log_info("weights: ", base::format_bytes(bytes), " of ", files.folder().string(), " in ", seconds, " s, ", base::format_bytes(static_cast<int64_t>(static_cast<double>(bytes) / std::max(seconds, 1e-9))), "/s");
 }
 
 void initialise_random(const ModelDescription& model, uint64_t seed, StateStore& state, std::span<memory::WorkerPool* const> pools) {

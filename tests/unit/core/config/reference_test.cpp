@@ -14,10 +14,6 @@ TEST(Reference, SaysWhatDiffers) {
   EXPECT_THAT(check_reference("configs/no_such_file.toml", {}), ::testing::HasSubstr("configs/no_such_file.toml:1: out of date; got '(end)'"));
 }
 
-TEST(Reference, TellsNotes) {
-  EXPECT_THAT(reference_toml({}, {{"state.resident", "Not built yet."}}), ::testing::HasSubstr("\"auto\".\n# Not built yet.\nresident = \"auto\"\n"));
-}
-
 TEST(Reference, LoadsAsTheDefaults) {
   const auto schemas = contract_schemas();
   const Config config = parse_config(reference_toml(schemas), "reference.toml", {}, schemas);
