@@ -44,15 +44,28 @@ ROUTING = {
 }
 
 
+def frozen(value):
+    """Lists as tuples and tables as tuples of pairs, to be part of a key."""
+    if isinstance(value, dict):
+        return tuple((key, frozen(entry)) for key, entry in value.items())
+    return tuple(map(frozen, value)) if isinstance(value, list) else value
+
+
+def thawed(value):
+    if not isinstance(value, tuple):
+        return value
+    if value and all(isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str) for entry in value):
+        return {key: thawed(entry) for key, entry in value}
+    return [thawed(entry) for entry in value]
+
+
 class Oracle:
     def __init__(self, folder: pathlib.Path):
         self.folder = folder
 
     @functools.cache
     def model(self, family="qwen3_moe", routing="", changes=()):
-        # Lists are given as tuples, to be part of a key.
-        lists = {key: list(value) if isinstance(value, tuple) else value for key, value in changes}
-        return make_model(family, FAMILY_SEEDS[family], ROUTING[routing], **lists)
+        return make_model(family, FAMILY_SEEDS[family], ROUTING[routing], **(thawed(changes) or {}))
 
     @functools.cache
     def model_folder(self, family="qwen3_moe", routing="", changes=(), fused=False, shard_size="5GB") -> pathlib.Path:

@@ -5,6 +5,11 @@ import pathlib
 import torch
 import transformers
 from harness.tiny_models import TINY_CONFIGS
+from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe
+
+# Of transformers' two forms of the delta rule the recurrence by tokens: in FP32 the chunk form makes the gradient of a decay as the difference of sums
+# that are far larger, and AdamW follows the rounding where the decay is strong.
+modeling_qwen3_5_moe.torch_chunk_gated_delta_rule = modeling_qwen3_5_moe.torch_recurrent_gated_delta_rule
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

@@ -33,6 +33,7 @@ struct AttentionSettings {
   int query = -1, key = -1;
   int value = -1;                ///< -1: keys and values share Wk; values branch off before the key's norm and rotation
   int output = -1;
+  bool output_gate = false;      ///< query [heads * 2 head_dim, H]: a head's query rows, then its gate rows; Wo reads attention * sigmoid(gate)
 };
 OOM_API std::unique_ptr<Mixer> make_attention(const AttentionSettings& settings);
 

@@ -14,13 +14,13 @@ namespace oom {
 inline namespace abi_1 {
 
 /// What a parameter is for: decides how it is delivered, who owns it, and the line of `oom inspect` it is counted in.
-enum class ParameterRole { kEmbedding, kHead, kNorm, kAttention, kRecurrence, kRouter, kExpert, kSharedExpert, kDenseMlp, kBuffer };
+enum class ParameterRole { kEmbedding, kHead, kNorm, kAttention, kRecurrence, kRouter, kExpert, kSharedExpert, kSharedGate, kDenseMlp, kBuffer };
 OOM_API const char* role_name(ParameterRole role);
 
 /// Initial values of `weights = "random"`, as the reference implementation initialises them.
 struct Initialisation {
   enum class Kind { kNormal, kConstant, kUniformLog } kind = Kind::kNormal;
-  double value = 0.02;  ///< standard deviation | the constant | unused (kUniformLog: log of a uniform value in (0, 16))
+  double value = 0.02;  ///< standard deviation | the constant | unused (kUniformLog: log of a uniform value in (0.01, 16))
 };
 
 /// One canonical parameter tensor: the layout that `transformers` keeps in memory (experts fused: gate_up_proj [E, 2I, H],

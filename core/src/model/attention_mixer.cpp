@@ -1,6 +1,7 @@
 #include <ATen/ops/empty.h>
 
 #include "model/grouped_attention.h"
+#include "oom/ops/gate.h"
 #include "oom/ops/linear.h"
 #include "oom/ops/rms_norm.h"
 #include "oom/ops/scale.h"
@@ -32,41 +33,53 @@ class AttentionMixer final : public Mixer {
       keep->output.copy_(attended.out.reshape(keep->output.sizes()));
       keep_lse(keep->log_sum_exp, attended.lse, call);
     }
-    return output(x, attended.out, call, nullptr);
+    return output(x, attended.out, projected.gate, call, nullptr);
   }
 
   at::Tensor replay(const at::Tensor& x, const MixerCall& call, const Keep* keep, Saved& saved) const override {
     const Projected projected = project(x, call);
     const ops::AttentionForward attended = keep ? ops::AttentionForward{keep->output, attention_lse(keep->log_sum_exp, call)} : attend(projected, call);
     saved.tensors = {projected.normed, projected.rstd, projected.query_raw,  projected.query_rstd, projected.key_raw, projected.key_rstd, projected.value_raw, projected.value_rstd,
-                     projected.query,  projected.key,  projected.value,      attended.out,         attended.lse};
+                     projected.query,  projected.key,  projected.value,      attended.out,         attended.lse,      projected.gate};
     // The backward of a norm on the output needs the output.
-    return call.wants_output || settings_.output_norm.present() ? output(x, attended.out, call, &saved) : at::Tensor();
+    return call.wants_output || settings_.output_norm.present() ? output(x, attended.out, projected.gate, call, &saved) : at::Tensor();
   }
 
   at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, Saved& saved, const MixerCall& call) const override {
-    enum { kNormed, kRstd, kQueryRaw, kQueryRstd, kKeyRaw, kKeyRstd, kValueRaw, kValueRstd, kQuery, kKey, kValue, kOut, kLse, kProduct, kProductRstd };
+    enum { kNormed, kRstd, kQueryRaw, kQueryRstd, kKeyRaw, kKeyRstd, kValueRaw, kValueRstd, kQuery, kKey, kValue, kOut, kLse, kGate, kProduct, kProductRstd };
     std::vector<at::Tensor> held = std::move(saved.tensors);
     const LayerWeights& weights = call.weights;
     const LayerGradients& sinks = *call.gradients;
     const int64_t tokens = x.size(0);
-    const at::Tensor out_flat = held[kOut].view({tokens, settings_.query_heads * settings_.head_dim});
     at::Tensor dproduct = dy;
     if (const NormSettings& norm = settings_.output_norm; norm.present()) {
       dproduct = ops::rms_norm_backward(dy, held[kProduct], weight_of(norm, weights), held[kProductRstd], norm.flavour, sink_of(norm, sinks)).dx;
       held[kProduct].reset();
     }
     at::Tensor dout = ops::linear_dgrad(dproduct, weights[settings_.output]);
-    ops::linear_wgrad(sinks[settings_.output], dproduct, out_flat);
-    dproduct.reset();
+    at::Tensor dprojection;  // of Wq's product, where a gate lies beside each head's query
+    {
+      const at::Tensor dheads = by_head(dout, settings_.query_heads), heads = held[kOut].view(dheads.sizes());
+      ops::linear_wgrad(sinks[settings_.output], dproduct, gated(heads, held[kGate]).view(dout.sizes()));
+      dproduct.reset();
+      if (settings_.output_gate) {
+        dprojection = at::empty({tokens, settings_.query_heads, 2 * settings_.head_dim}, x.options());
+        ops::sigmoid_gate_backward_out(dheads, gate_part(dprojection), dheads, heads, held[kGate]);
+        held[kGate].reset();
+      }
+    }
     ops::AttentionBackward gradient = ops::attention_backward(by_sequence(dout, settings_.query_heads, call), by_sequence(held[kQuery], settings_.query_heads, call),
                                                               by_sequence(held[kKey], settings_.kv_heads, call), by_sequence(held[kValue], settings_.kv_heads, call),
                                                               by_sequence(held[kOut], settings_.query_heads, call), held[kLse], options(call));
     dout.reset();
     for (const int done : {kQuery, kKey, kValue, kOut, kLse}) held[done].reset();
     const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
-    const at::Tensor dquery = head_gradient(gradient.dq.contiguous().view({tokens, settings_.query_heads, settings_.head_dim}), table, settings_.query_norm, held[kQueryRaw], held[kQueryRstd], call);
+    at::Tensor dquery = head_gradient(gradient.dq.contiguous().view({tokens, settings_.query_heads, settings_.head_dim}), table, settings_.query_norm, held[kQueryRaw], held[kQueryRstd], call);
     gradient.dq.reset();
+    if (settings_.output_gate) {
+      query_part(dprojection).copy_(by_head(dquery, settings_.query_heads));
+      dquery = dprojection.view({tokens, -1});
+    }
     at::Tensor dkey = head_gradient(gradient.dk.contiguous().view({tokens, settings_.kv_heads, settings_.head_dim}), table, settings_.key_norm, held[kKeyRaw], held[kKeyRstd], call);
     gradient.dk.reset();
     at::Tensor dvalue = gradient.dv.contiguous().view({tokens, settings_.kv_heads, settings_.head_dim});
@@ -98,24 +111,25 @@ class AttentionMixer final : public Mixer {
     const double hidden = static_cast<double>(settings_.hidden), element = static_cast<double>(element_bytes);
     const double span = settings_.window_tokens > 0 ? std::min<double>(static_cast<double>(settings_.window_tokens), static_cast<double>(length) / 2) : static_cast<double>(length) / 2;
     SublayerCost cost;
-    const double gemm = 2 * tokens * hidden * (2 * query + (settings_.value < 0 ? 1 : 2) * key);
+    const double gate = settings_.output_gate ? query : 0;
+    const double gemm = 2 * tokens * hidden * (2 * query + gate + (settings_.value < 0 ? 1 : 2) * key);
     const double attention = 4 * tokens * span * query;
     const ops::AttentionProblem problem{.device = c10::DeviceType::CUDA, .dtype = element_bytes == 4 ? at::kFloat : at::kBFloat16, .batch = batch, .tokens = length,
                                         .query_heads = settings_.query_heads, .kv_heads = settings_.kv_heads, .head_dim = settings_.head_dim, .window_tokens = settings_.window_tokens};
     const double rows = tokens * element;
     const double value_raw = settings_.value_norm.present() && settings_.value >= 0 ? key : 0, product = settings_.output_norm.present() ? hidden : 0;
-    cost.saved_bytes = static_cast<int64_t>(rows * (hidden + 3 * query + 3 * key + value_raw + product) + tokens * 4 * static_cast<double>(2 + 2 * settings_.query_heads + 2 * settings_.kv_heads));
+    cost.saved_bytes = static_cast<int64_t>(rows * (hidden + 3 * query + gate + 3 * key + value_raw + product) + tokens * 4 * static_cast<double>(2 + 2 * settings_.query_heads + 2 * settings_.kv_heads));
     cost.kept_bytes = static_cast<int64_t>(rows * query + tokens * 4 * static_cast<double>(settings_.query_heads));
     if (pass == Pass::kBackward) {
       cost.gemm_flops = 2 * gemm;
       cost.attention_flops = 2.5 * attention;
-      cost.device_bytes = rows * (8 * hidden + 14 * query + 14 * key);
-      cost.workspace_bytes = static_cast<int64_t>(rows * (2 * query + 2 * key)) + ops::attention_workspace_bytes(problem, true);
+      cost.device_bytes = rows * (8 * hidden + 14 * query + 8 * gate + 14 * key);
+      cost.workspace_bytes = static_cast<int64_t>(rows * (2 * query + 3 * gate + 2 * key)) + ops::attention_workspace_bytes(problem, true);
     } else {
       cost.gemm_flops = gemm;
       cost.attention_flops = pass == Pass::kReplayKept ? 0 : attention;
-      cost.device_bytes = rows * (5 * hidden + 8 * query + 10 * key);
-      cost.workspace_bytes = static_cast<int64_t>(pass == Pass::kForward ? rows * (hidden + 3 * query + 3 * key) : rows * hidden) + ops::attention_workspace_bytes(problem, false);
+      cost.device_bytes = rows * (5 * hidden + 8 * query + 3 * gate + 10 * key);
+      cost.workspace_bytes = static_cast<int64_t>(pass == Pass::kForward ? rows * (hidden + 3 * query + 2 * gate + 3 * key) : rows * (hidden + gate)) + ops::attention_workspace_bytes(problem, false);
     }
     return cost;
   }
@@ -127,7 +141,12 @@ class AttentionMixer final : public Mixer {
     at::Tensor key_raw, key_rstd;
     at::Tensor value_raw, value_rstd;       // value_raw may be key_raw
     at::Tensor query, key, value;           // [T, heads, head dim], queries and keys rotated
+    at::Tensor gate;                        // [T, heads, head dim] inside Wq's product; undefined without one
   };
+
+  at::Tensor query_part(const at::Tensor& projection) const { return projection.narrow(2, 0, settings_.head_dim); }
+  at::Tensor gate_part(const at::Tensor& projection) const { return projection.narrow(2, settings_.head_dim, settings_.head_dim); }
+  static at::Tensor gated(const at::Tensor& heads, const at::Tensor& gate) { return gate.defined() ? ops::sigmoid_gate_forward(heads, gate) : heads; }
 
   static at::Tensor weight_of(const NormSettings& norm, const LayerWeights& weights) { return norm.weight >= 0 ? weights[norm.weight] : at::Tensor(); }
   static GradientSink sink_of(const NormSettings& norm, const LayerGradients& sinks) { return norm.weight >= 0 ? sinks[norm.weight] : GradientSink{}; }
@@ -160,7 +179,11 @@ class AttentionMixer final : public Mixer {
     projected.normed = normed.y;
     projected.rstd = normed.rstd;
     const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
-    const at::Tensor query = by_head(ops::linear_forward(normed.y, weights[settings_.query]), settings_.query_heads);
+    at::Tensor query = ops::linear_forward(normed.y, weights[settings_.query]).view({x.size(0), settings_.query_heads, -1});
+    if (settings_.output_gate) {
+      projected.gate = gate_part(query);
+      query = query_part(query);
+    }
     projected.query = normed_heads(query, settings_.query_norm, call, projected.query_raw, projected.query_rstd);
     ops::rotary_forward_out(projected.query, projected.query, table);
     const at::Tensor key = by_head(ops::linear_forward(normed.y, weights[settings_.key]), settings_.kv_heads);
@@ -178,8 +201,9 @@ class AttentionMixer final : public Mixer {
   }
 
   // Adds what its backward needs to `saved` when given.
-  at::Tensor output(const at::Tensor& x, const at::Tensor& attended, const MixerCall& call, Saved* saved) const {
-    at::Tensor y = ops::linear_forward(attended.reshape({x.size(0), settings_.query_heads * settings_.head_dim}), call.weights[settings_.output]);
+  at::Tensor output(const at::Tensor& x, const at::Tensor& attended, const at::Tensor& gate, const MixerCall& call, Saved* saved) const {
+    const at::Tensor heads = gated(attended.reshape({x.size(0), settings_.query_heads, settings_.head_dim}), gate);
+    at::Tensor y = ops::linear_forward(heads.view({x.size(0), settings_.query_heads * settings_.head_dim}), call.weights[settings_.output]);
     if (const NormSettings& norm = settings_.output_norm; norm.present()) {
       const ops::NormOutput normed = ops::rms_norm_forward(y, weight_of(norm, call.weights), norm.epsilon, norm.flavour);
       if (saved) saved->tensors.insert(saved->tensors.end(), {y, normed.rstd});

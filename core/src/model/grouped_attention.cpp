@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "oom/ops/gate.h"
 #include "oom/ops/linear.h"
 #include "oom/ops/rms_norm.h"
 #include "oom/ops/scale.h"
@@ -65,9 +66,18 @@ struct GroupedAttention::Projected {
   // Before the head norms and their statistics; undefined without one.
   at::Tensor query_raw, query_rstd, key_raw, key_rstd, value_raw, value_rstd;
   at::Tensor query, key, value;  // [T, heads, D], queries and keys rotated
+  at::Tensor gate;               // [T, heads, D]; undefined unless wanted
 };
 
-GroupedAttention::Projected GroupedAttention::project_heads(const at::Tensor& x, const Heads& heads, const MixerCall& call) const {
+int64_t GroupedAttention::query_rows() const { return settings_.output_gate ? 2 * settings_.head_dim : settings_.head_dim; }
+
+at::Tensor GroupedAttention::gate_of(const at::Tensor& normed, const MixerCall& call) const {
+  const int64_t dim = settings_.head_dim;
+  const at::Tensor weight = call.weights[settings_.query].view({settings_.query_heads, 2 * dim, -1}).narrow(1, dim, dim).reshape({settings_.query_heads * dim, -1});
+  return ops::linear_forward(normed, weight);
+}
+
+GroupedAttention::Projected GroupedAttention::project_heads(const at::Tensor& x, const Heads& heads, const MixerCall& call, bool with_gate) const {
   const int64_t dim = settings_.head_dim;
   Projected projected;
   projected.normed = ops::rms_norm_forward(x, call.weights[settings_.input_norm.weight], settings_.input_norm.epsilon, settings_.input_norm.flavour).y;
@@ -80,7 +90,18 @@ GroupedAttention::Projected GroupedAttention::project_heads(const at::Tensor& x,
     rstd = normed.rstd;
     return normed.y;
   };
-  projected.query = normalise(shape(settings_.query, heads.first, heads.count), settings_.query_norm, projected.query_raw, projected.query_rstd);
+  at::Tensor query;
+  if (settings_.output_gate && with_gate) {
+    const at::Tensor both = ops::linear_forward(projected.normed, call.weights[settings_.query].narrow(0, heads.first * 2 * dim, heads.count * 2 * dim)).view({x.size(0), heads.count, 2 * dim});
+    query = both.narrow(2, 0, dim);
+    projected.gate = both.narrow(2, dim, dim);
+  } else if (settings_.output_gate) {
+    const at::Tensor weight = call.weights[settings_.query].view({settings_.query_heads, 2 * dim, -1}).narrow(0, heads.first, heads.count).narrow(1, 0, dim).reshape({heads.count * dim, -1});
+    query = ops::linear_forward(projected.normed, weight).view({x.size(0), heads.count, dim});
+  } else {
+    query = shape(settings_.query, heads.first, heads.count);
+  }
+  projected.query = normalise(query, settings_.query_norm, projected.query_raw, projected.query_rstd);
   ops::rotary_forward_out(projected.query, projected.query, table);
   const at::Tensor key = shape(settings_.key, heads.first_key, heads.key_count);
   const at::Tensor value = settings_.value < 0 ? key : shape(settings_.value, heads.first_key, heads.key_count);
@@ -93,7 +114,7 @@ GroupedAttention::Projected GroupedAttention::project_heads(const at::Tensor& x,
 void GroupedAttention::attend(const at::Tensor& x, const MixerCall& call, const Keep& results) const {
   const Heads heads(call.slice, heads_per_key());
   const int64_t dim = settings_.head_dim;
-  const Projected projected = project_heads(x, heads, call);
+  const Projected projected = project_heads(x, heads, call, /*with_gate=*/false);
   const ops::AttentionForward attended = ops::attention_forward(by_sequence(projected.query, heads.count, dim, call), by_sequence(projected.key, heads.key_count, dim, call),
                                                                 by_sequence(projected.value, heads.key_count, dim, call), attention_options(settings_, call));
   at::Tensor to = results.output.narrow(1, heads.first * dim, heads.count * dim);
@@ -102,7 +123,12 @@ void GroupedAttention::attend(const at::Tensor& x, const MixerCall& call, const 
 }
 
 at::Tensor GroupedAttention::project(const at::Tensor& x, const at::Tensor& output, const MixerCall& call) const {
-  at::Tensor y = ops::linear_forward(output, call.weights[settings_.output]);
+  at::Tensor attended = output;
+  if (settings_.output_gate) {
+    const NormSettings& input = settings_.input_norm;
+    attended = ops::sigmoid_gate_forward(output, gate_of(ops::rms_norm_forward(x, call.weights[input.weight], input.epsilon, input.flavour).y, call));
+  }
+  at::Tensor y = ops::linear_forward(attended, call.weights[settings_.output]);
   if (const NormSettings& norm = settings_.output_norm; norm.present()) y = ops::rms_norm_forward(y, weight_of(norm, call.weights), norm.epsilon, norm.flavour).y;
   ops::add_scaled_out(y, x, y);
   return y;
@@ -121,17 +147,29 @@ void GroupedAttention::attend_backward(const at::Tensor& dprojected, const at::T
   const LayerWeights& weights = call.weights;
   const LayerGradients& sinks = *call.gradients;
   const int64_t tokens = x.size(0), dim = settings_.head_dim, first = heads.first * dim, width = heads.count * dim;
-  const auto rows_of_sink = [&](int weight, int64_t head, int64_t count) { return GradientSink{sinks[weight].tensor.narrow(0, head * dim, count * dim), sinks[weight].accumulate}; };
-  const Projected projected = project_heads(x, heads, call);
+  // The rows that a head of a projection has: queries may have their gates beside them.
+  const auto rows_of = [&](int weight) { return weight == settings_.query ? query_rows() : dim; };
+  const auto rows_of_sink = [&](int weight, int64_t head, int64_t count) {
+    return GradientSink{sinks[weight].tensor.narrow(0, head * rows_of(weight), count * rows_of(weight)), sinks[weight].accumulate};
+  };
+  const Projected projected = project_heads(x, heads, call, /*with_gate=*/true);
 
   // Wo holds a group's heads in columns; a sink is contiguous.
   const at::Tensor output = results.output.narrow(1, first, width);
   {
     const at::Tensor columns = at::empty({dprojected.size(1), width}, sinks[settings_.output].tensor.options());
-    ops::linear_wgrad({columns, false}, dprojected, output);
+    at::Tensor read = output;
+    if (settings_.output_gate) read = ops::sigmoid_gate_forward(output.unflatten(1, {heads.count, dim}), projected.gate).view({tokens, width});
+    ops::linear_wgrad({columns, false}, dprojected, read);
     sinks[settings_.output].tensor.narrow(1, first, width).add_(columns);
   }
   at::Tensor dout = ops::linear_dgrad(dprojected, weights[settings_.output].narrow(1, first, width));
+  at::Tensor dprojection;  // of Wq's product, where a gate lies beside each head's query
+  if (settings_.output_gate) {
+    dprojection = at::empty({tokens, heads.count, 2 * dim}, x.options());
+    const at::Tensor dheads = dout.view({tokens, heads.count, dim});
+    ops::sigmoid_gate_backward_out(dheads, dprojection.narrow(2, dim, dim), dheads, output.unflatten(1, {heads.count, dim}), projected.gate);
+  }
   ops::AttentionBackward gradient = ops::attention_backward(
       by_sequence(dout, heads.count, dim, call), by_sequence(projected.query, heads.count, dim, call), by_sequence(projected.key, heads.key_count, dim, call),
       by_sequence(projected.value, heads.key_count, dim, call), by_sequence(output, heads.count, dim, call), attention_lse(results.log_sum_exp.narrow(1, heads.first, heads.count), call),
@@ -149,9 +187,14 @@ void GroupedAttention::attend_backward(const at::Tensor& dprojected, const at::T
   };
   const auto add_product = [&](const at::Tensor& of_product, int weight, int64_t head, int64_t count) {
     ops::linear_wgrad(rows_of_sink(weight, head, count), of_product, projected.normed);
-    ops::linear_dgrad_out(dnormed, of_product, weights[weight].narrow(0, head * dim, count * dim), /*accumulate=*/true);
+    ops::linear_dgrad_out(dnormed, of_product, weights[weight].narrow(0, head * rows_of(weight), count * rows_of(weight)), /*accumulate=*/true);
   };
-  add_product(head_gradient(gradient.dq.contiguous().view({tokens, heads.count, dim}), settings_.query_norm, projected.query_raw, projected.query_rstd), settings_.query, heads.first, heads.count);
+  at::Tensor dquery = head_gradient(gradient.dq.contiguous().view({tokens, heads.count, dim}), settings_.query_norm, projected.query_raw, projected.query_rstd);
+  if (settings_.output_gate) {
+    dprojection.narrow(2, 0, dim).copy_(dquery.view({tokens, heads.count, dim}));
+    dquery = dprojection.view({tokens, -1});
+  }
+  add_product(dquery, settings_.query, heads.first, heads.count);
   gradient.dq.reset();
 
   at::Tensor dkey = gradient.dk.contiguous().view({tokens, heads.key_count, dim}), dvalue = gradient.dv.contiguous().view({tokens, heads.key_count, dim});
@@ -190,9 +233,10 @@ SublayerCost GroupedAttention::cost(Pass pass, int64_t batch, int64_t length, in
   SublayerCost cost;
   if (pass == Pass::kProject || pass == Pass::kEnterBackward) {
     const double width = static_cast<double>(settings_.query_heads) * dim;
-    if (pass == Pass::kProject) cost.gemm_flops = 2 * tokens * hidden * width;
-    cost.device_bytes = pass == Pass::kProject ? rows * (3 * hidden + width) : tokens * (4 * hidden + 8 * hidden * element);
-    cost.workspace_bytes = static_cast<int64_t>(std::min(tokens, 65536.0) * element * (pass == Pass::kProject ? 1 : 3) * hidden);
+    const double gate = settings_.output_gate ? width : 0;
+    if (pass == Pass::kProject) cost.gemm_flops = 2 * tokens * hidden * (width + gate);
+    cost.device_bytes = pass == Pass::kProject ? rows * (3 * hidden + width + 4 * gate) : tokens * (4 * hidden + 8 * hidden * element);
+    cost.workspace_bytes = static_cast<int64_t>(std::min(tokens, 65536.0) * element * (pass == Pass::kProject ? hidden + (gate > 0 ? hidden + 2 * gate : 0) : 3 * hidden));
     return cost;
   }
   const Heads heads(slice, heads_per_key());
@@ -211,11 +255,12 @@ SublayerCost GroupedAttention::cost(Pass pass, int64_t batch, int64_t length, in
     cost.workspace_bytes = static_cast<int64_t>(projected + rows * query) + ops::attention_workspace_bytes(problem, false);
     return cost;
   }
-  cost.gemm_flops = 3 * projections + 4 * tokens * hidden * query;
+  const double gate = settings_.output_gate ? query : 0;
+  cost.gemm_flops = 3 * (projections + 2 * tokens * hidden * gate) + 4 * tokens * hidden * query;
   cost.attention_flops = 2.5 * attention;
-  cost.device_bytes = rows * (10 * hidden + 16 * query + 20 * key) + 24 * tokens * hidden;
+  cost.device_bytes = rows * (10 * hidden + 16 * query + 12 * gate + 20 * key) + 24 * tokens * hidden;
   // Gradients of the heads, O and its gradient made contiguous.
-  cost.workspace_bytes = static_cast<int64_t>(projected + rows * (3 * query + 2 * key)) + ops::attention_workspace_bytes(problem, true);
+  cost.workspace_bytes = static_cast<int64_t>(projected + rows * (3 * query + 4 * gate + 2 * key)) + ops::attention_workspace_bytes(problem, true);
   return cost;
 }
 

@@ -23,7 +23,10 @@ class GroupedAttention final : public AttentionParts {
  private:
   struct Heads;      // which query and key/value heads a slice has
   struct Projected;  // their queries, keys and values
-  Projected project_heads(const at::Tensor& x, const Heads& heads, const MixerCall& call) const;
+  Projected project_heads(const at::Tensor& x, const Heads& heads, const MixerCall& call, bool with_gate) const;
+  int64_t query_rows() const;  // of Wq, a head
+  /// The gates of all heads, [rows, heads * D], out of the normed input.
+  at::Tensor gate_of(const at::Tensor& normed, const MixerCall& call) const;
 
   AttentionSettings settings_;
   ops::RotaryFrequencies frequencies_;

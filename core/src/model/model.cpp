@@ -13,6 +13,7 @@ const char* role_name(ParameterRole role) {
     case ParameterRole::kRouter: return "router";
     case ParameterRole::kExpert: return "experts";
     case ParameterRole::kSharedExpert: return "shared_expert";
+    case ParameterRole::kSharedGate: return "shared_gate";
     case ParameterRole::kDenseMlp: return "dense_mlp";
     case ParameterRole::kBuffer: return "buffers";
   }

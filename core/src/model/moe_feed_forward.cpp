@@ -35,7 +35,7 @@ class MoeFeedForward final : public FeedForward {
       front.side = branch = shared.y;
       if (settings_.shared_gate >= 0) {
         gate = ops::linear_forward(normed.y, call.weights[settings_.shared_gate]);
-        front.side = ops::sigmoid_gate_forward(branch, gate.expand_as(branch));
+        front.side = ops::row_gate_forward(branch, gate);
       }
     }
     if (saved) saved->tensors = {normed.y, normed.rstd, logits, z, branch, gate};

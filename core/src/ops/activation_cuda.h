@@ -39,17 +39,22 @@ struct SigmoidGateBackward {
   Rows dx, dgate, dy, x, gate;
 };
 
-struct RowGate {
-  Rows dy, x, dx;  ///< all missing in forward
+struct RowGateForward {
+  Rows x, y;
   Array gate;
-  void* dgate = nullptr;   ///< of the gate's type
-  float* scale = nullptr;  ///< forward's result
+};
+
+struct RowGateBackward {
+  Rows dy, x, dx;
+  Array gate;
+  void* dgate = nullptr;  ///< of the gate's type
 };
 
 void gated_forward_cuda(const GatedForward& arguments, Stream stream);
 void gated_backward_cuda(const GatedBackward& arguments, Stream stream);
 void pointwise_cuda(const PointwiseMap& arguments, Stream stream);
 void sigmoid_gate_backward_cuda(const SigmoidGateBackward& arguments, Stream stream);
-void row_gate_cuda(const RowGate& arguments, Stream stream);
+void row_gate_forward_cuda(const RowGateForward& arguments, Stream stream);
+void row_gate_backward_cuda(const RowGateBackward& arguments, Stream stream);
 
 }  // namespace oom::ops

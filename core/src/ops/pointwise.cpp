@@ -69,7 +69,7 @@ void gate_backward_rows(const SigmoidGateBackward& a, int64_t begin, int64_t end
 }
 
 template <typename T>
-void row_gate_backward_rows(const RowGate& a, int64_t begin, int64_t end) {
+void row_gate_backward_rows(const RowGateBackward& a, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
     const T* dy = a.dy.at<T>(r);
     const T* x = a.x.at<T>(r);
@@ -82,6 +82,10 @@ void row_gate_backward_rows(const RowGate& a, int64_t begin, int64_t end) {
     }
     write(a.dgate, a.gate.element, r, static_cast<float>(product) * s * (1.0f - s));
   }
+}
+
+void require_row_gates(const at::Tensor& gate, const at::Tensor& x) {
+  OOM_CHECK(x.dim() == 2 && gate.numel() == x.size(0) && gate.device() == x.device(), "one gate a row: ", gate.sizes(), " for ", x.sizes());
 }
 
 }  // namespace
@@ -134,31 +138,38 @@ void sigmoid_gate_backward_out(const at::Tensor& dx, const at::Tensor& dgate, co
   });
 }
 
-at::Tensor row_gate_scale(const at::Tensor& gate) {
-  at::Tensor scale = empty_on(gate, {gate.numel()}, at::kFloat);
-  if (gate.numel() == 0) return scale;
-  RowGate a;
-  a.gate = array_of(gate);
-  a.scale = scale.data_ptr<float>();
-  if (on_cuda(gate)) {
-    if constexpr (kWithCuda) row_gate_cuda(a, current_stream(gate));
-    return scale;
+at::Tensor row_gate_forward(const at::Tensor& x, const at::Tensor& gate) {
+  require_row_gates(gate, x);
+  at::Tensor y = empty_as(x);
+  if (x.numel() == 0) return y;
+  const RowGateForward a{rows_of(x), rows_of(y), array_of(gate)};
+  if (on_cuda(x)) {
+    if constexpr (kWithCuda) row_gate_forward_cuda(a, current_stream(x));
+    return y;
   }
-  for (int64_t i = 0; i < a.gate.size; ++i) a.scale[i] = sigmoid(read(a.gate.data, a.gate.element, i));
-  return scale;
+  with_type(a.x.element, [&](auto tag) {
+    using T = decltype(tag);
+    at::parallel_for(0, a.x.count, grain_rows(a.x.width), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float s = sigmoid(read(a.gate.data, a.gate.element, r));
+        for (int64_t c = 0; c < a.x.width; ++c) a.y.at<T>(r)[c] = static_cast<T>(static_cast<float>(a.x.at<T>(r)[c]) * s);
+      }
+    });
+  });
+  return y;
 }
 
 RowGateGradient row_gate_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& gate) {
   require_alike(dy, x, "dy");
-  OOM_CHECK(x.dim() == 2 && gate.numel() == x.size(0) && gate.device() == x.device(), "one gate a row: ", gate.sizes(), " for ", x.sizes());
+  require_row_gates(gate, x);
   RowGateGradient out{empty_as(x), empty_as(gate)};
   if (x.numel() == 0) {
     out.dgate.zero_();
     return out;
   }
-  const RowGate a{rows_of(dy), rows_of(x), rows_of(out.dx), array_of(gate), out.dgate.data_ptr(), nullptr};
+  const RowGateBackward a{rows_of(dy), rows_of(x), rows_of(out.dx), array_of(gate), out.dgate.data_ptr()};
   if (on_cuda(x)) {
-    if constexpr (kWithCuda) row_gate_cuda(a, current_stream(x));
+    if constexpr (kWithCuda) row_gate_backward_cuda(a, current_stream(x));
     return out;
   }
   with_type(a.x.element, [&](auto tag) {

@@ -54,13 +54,22 @@ __global__ void sigmoid_gate_backward_kernel(SigmoidGateBackward a, int64_t vect
   store(a.dgate.at<T>(row) + c, gate);
 }
 
-__global__ void row_gate_forward_kernel(RowGate a) {
-  const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
-  if (i < a.gate.size) a.scale[i] = sigmoid(read(a.gate.data, a.gate.element, i));
+template <typename T, int N>
+__global__ void row_gate_forward_kernel(RowGateForward a, int64_t vectors) {
+  const int64_t item = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  if (item >= a.x.count * vectors) return;
+  const int64_t row = item / vectors;
+  const int64_t c = item % vectors * N;
+  const float s = sigmoid(read(a.gate.data, a.gate.element, row));
+  float x[N];
+  load(a.x.at<T>(row) + c, x);
+#pragma unroll
+  for (int i = 0; i < N; ++i) x[i] *= s;
+  store(a.y.at<T>(row) + c, x);
 }
 
 template <typename T, int N>
-__global__ void __launch_bounds__(kThreads) row_gate_backward_kernel(RowGate a) {
+__global__ void __launch_bounds__(kThreads) row_gate_backward_kernel(RowGateBackward a) {
   const int64_t row = blockIdx.x;
   const float s = sigmoid(read(a.gate.data, a.gate.element, row));
   float product = 0;
@@ -98,15 +107,19 @@ void sigmoid_gate_backward_cuda(const SigmoidGateBackward& a, Stream stream) {
   check_launch("sigmoid_gate_backward");
 }
 
-void row_gate_cuda(const RowGate& a, Stream stream) {
-  if (a.scale != nullptr) {
-    row_gate_forward_kernel<<<blocks_for(a.gate.size, kThreads), kThreads, 0, stream>>>(a);
-  } else {
-    with_vectors(a.x.element, vectorizable(a.dy) && vectorizable(a.x) && vectorizable(a.dx), [&](auto tag, auto n) {
-      row_gate_backward_kernel<decltype(tag), n()><<<blocks_for(a.x.count, 1), kThreads, 0, stream>>>(a);
-    });
-  }
-  check_launch("row_gate");
+void row_gate_forward_cuda(const RowGateForward& a, Stream stream) {
+  with_vectors(a.x.element, vectorizable(a.x) && vectorizable(a.y), [&](auto tag, auto n) {
+    const int64_t vectors = a.x.width / n();
+    row_gate_forward_kernel<decltype(tag), n()><<<blocks_for(a.x.count * vectors, kThreads), kThreads, 0, stream>>>(a, vectors);
+  });
+  check_launch("row_gate_forward");
+}
+
+void row_gate_backward_cuda(const RowGateBackward& a, Stream stream) {
+  with_vectors(a.x.element, vectorizable(a.dy) && vectorizable(a.x) && vectorizable(a.dx), [&](auto tag, auto n) {
+    row_gate_backward_kernel<decltype(tag), n()><<<blocks_for(a.x.count, 1), kThreads, 0, stream>>>(a);
+  });
+  check_launch("row_gate_backward");
 }
 
 }  // namespace oom::ops

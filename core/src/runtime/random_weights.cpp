@@ -37,7 +37,7 @@ void random_weights(const ParameterSpec& parameter, uint64_t seed, int64_t first
     const uint64_t bits = mix(key ^ static_cast<uint64_t>(index >> 1));
     const float left = uniform(static_cast<uint32_t>(bits)), right = uniform(static_cast<uint32_t>(bits >> 32));
     if (parameter.init.kind == Initialisation::Kind::kUniformLog) {
-      out[i] = std::log(16.0f * (index & 1 ? right : left));
+      out[i] = std::log(0.01f + 15.99f * (index & 1 ? right : left));
       continue;
     }
     const float radius = std::sqrt(-2.0f * std::log(left)), angle = 6.2831853f * right;

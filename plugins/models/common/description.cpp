@@ -39,6 +39,10 @@ void DescriptionBuilder::constant(const std::string& name, std::vector<int64_t> 
   add(name, std::move(shape), role, {Initialisation::Kind::kConstant, value}, true);
 }
 
+void DescriptionBuilder::initialised(const std::string& name, std::vector<int64_t> shape, ParameterRole role, const Initialisation& init) {
+  add(name, std::move(shape), role, init, true);
+}
+
 void DescriptionBuilder::buffer(const std::string& name, std::vector<int64_t> shape, double value) {
   add(name, std::move(shape), ParameterRole::kBuffer, {Initialisation::Kind::kConstant, value}, false);
 }

@@ -27,6 +27,7 @@ class DescriptionBuilder {
   void matrix(const std::string& name, std::vector<int64_t> shape, ParameterRole role);
   /// Constant initial values: norms (kNorm) and scales.
   void constant(const std::string& name, std::vector<int64_t> shape, ParameterRole role = ParameterRole::kNorm, double value = 1.0);
+  void initialised(const std::string& name, std::vector<int64_t> shape, ParameterRole role, const Initialisation& init);
   /// A tensor that is loaded, used and exported, never updated.
   void buffer(const std::string& name, std::vector<int64_t> shape, double value);
   /// The final norm and, unless it is tied to the embedding, the head. No layer can follow.

@@ -21,6 +21,19 @@ FileLayout split_expert_layout(const ParameterSpec& spec, const ExpertFileNames&
 
 FileLayout whole_layout(const ParameterSpec& spec) { return {{spec.name, 0, spec.shape}}; }
 
+std::vector<FileLayout> layouts_under_prefixes(const ParameterSpec& spec, bool nested) {
+  const std::string text = "model.", inner = "model.language_model.";
+  if (!spec.name.starts_with(text)) return {whole_layout(spec)};
+  std::vector<FileLayout> layouts;
+  for (const std::string& prefix : {nested ? inner : text, nested ? text : inner}) {
+    ParameterSpec named = spec;
+    named.name = prefix + spec.name.substr(text.size());
+    layouts.push_back(whole_layout(named));
+    if (spec.role == ParameterRole::kExpert) layouts.push_back(split_expert_layout(named, {.stem = named.name.substr(0, named.name.rfind('.'))}));
+  }
+  return layouts;
+}
+
 void ignore_bookkeeping(const ModelConfig& config) {
   config.ignore({"architectures", "model_type", "bos_token_id", "eos_token_id", "pad_token_id", "torch_dtype", "dtype", "use_cache", "transformers_version", "_name_or_path",
                  "output_attentions", "output_hidden_states", "return_dict", "chunk_size_feed_forward", "is_encoder_decoder", "problem_type", "id2label", "label2id",

@@ -16,6 +16,9 @@ struct ExpertFileNames {
 FileLayout split_expert_layout(const ParameterSpec& spec, const ExpertFileNames& names);
 /// The layout with the parameter in one tensor of its own name.
 FileLayout whole_layout(const ParameterSpec& spec);
+/// For families whose language model may lie inside a multimodal one: fused, then an expert at a time, under the prefix of the config at hand ("model.", or
+/// "model.language_model." where it is `nested`), then under the other.
+std::vector<FileLayout> layouts_under_prefixes(const ParameterSpec& spec, bool nested);
 /// Keys of config.json that say nothing about training: token ids, versions, cache and output switches.
 void ignore_bookkeeping(const ModelConfig& config);
 

@@ -4,14 +4,18 @@
 
 namespace oom::models {
 
-ops::RotarySettings read_rotary(const ModelConfig& config, const ModelOptions& options, int64_t head_dim, int64_t max_positions, double default_theta) {
-  ops::RotarySettings rotary{.theta = config.number("rope_theta", default_theta), .head_dim = head_dim, .original_length = max_positions};
+ops::RotarySettings read_rotary(const ModelConfig& config, const ModelOptions& options, int64_t head_dim, int64_t max_positions, const RotaryDefaults& defaults) {
+  ops::RotarySettings rotary{.theta = config.number("rope_theta", defaults.theta), .head_dim = head_dim, .original_length = max_positions};
   require_positive(config, "rope_theta", rotary.theta);
+  const bool partial = defaults.partial_factor > 0;
+  if (partial) rotary.partial_factor = config.number("partial_rotary_factor", defaults.partial_factor);
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     const std::optional<ModelConfig> rope = config.child(key);
     if (!rope) continue;
     rotary.theta = rope->number("rope_theta", rotary.theta);
     require_positive(config, cat(key, ".rope_theta"), rotary.theta);
+    if (partial) rotary.partial_factor = rope->number("partial_rotary_factor", rotary.partial_factor);
+    for (const char* ignored : defaults.without_effect) rope->ignore({ignored});
     const std::string type = rope->string("rope_type", rope->string("type", "default"));
     if (type == "yarn") {
       rotary.kind = ops::RotaryKind::kYarn;

@@ -18,23 +18,6 @@ enum Parameter {
   kGateUp, kExpertDown, kExpertOutNorm, kOutNorm, kLayerScalar, kValue
 };
 
-constexpr const char* kTextPrefix = "model.";
-constexpr const char* kNestedPrefix = "model.language_model.";
-
-std::string under(const char* prefix, const std::string& name) { return name.starts_with(kTextPrefix) ? prefix + name.substr(std::string(kTextPrefix).size()) : name; }
-
-// Fused experts, as published, or one tensor an expert; under either prefix. The model's own comes first.
-std::vector<FileLayout> layouts_of(const ParameterSpec& spec, bool nested) {
-  std::vector<FileLayout> layouts;
-  for (const char* prefix : {nested ? kNestedPrefix : kTextPrefix, nested ? kTextPrefix : kNestedPrefix}) {
-    ParameterSpec named = spec;
-    named.name = under(prefix, spec.name);
-    layouts.push_back(models::whole_layout(named));
-    if (spec.role == ParameterRole::kExpert) layouts.push_back(models::split_expert_layout(named, {.stem = named.name.substr(0, named.name.rfind('.'))}));
-  }
-  return layouts;
-}
-
 bool beside_the_text(const std::string& tensor) {
   for (const char* part : {"model.vision_tower.", "model.embed_vision.", "model.audio_tower.", "model.embed_audio."}) {
     if (tensor.starts_with(part)) return true;
@@ -63,7 +46,7 @@ ModelDescription Gemma4::describe(const ModelConfig& config, const ModelOptions&
   model.description.padding_token = geometry.padding_token;
   model.description.logit_softcap = geometry.soft_cap;
   model.description.max_positions = geometry.max_positions;
-  model.description.file_layouts = [nested = geometry.nested](const ParameterSpec& spec) { return layouts_of(spec, nested); };
+  model.description.file_layouts = [nested = geometry.nested](const ParameterSpec& spec) { return models::layouts_under_prefixes(spec, nested); };
   model.description.carried_through = beside_the_text;
 
   const int64_t hidden = geometry.hidden, dense = geometry.dense_width, experts = geometry.experts, width = geometry.expert_width;

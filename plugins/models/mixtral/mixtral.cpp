@@ -51,7 +51,7 @@ Geometry read(const ModelConfig& config, const ModelOptions& options) {
     throw FileError(cat(config.source(), ": num_experts_per_tok: must be at most num_local_experts = ", geometry.experts, "; got ", geometry.top_k));
   geometry.head_dim = config.integer("head_dim", geometry.hidden / geometry.heads);
   if (geometry.head_dim <= 0 || geometry.head_dim % 2 != 0) throw FileError(cat(config.source(), ": head_dim: must be even and greater than 0; got ", geometry.head_dim));
-  geometry.rotary = models::read_rotary(config, options, geometry.head_dim, geometry.max_positions, 1e6);
+  geometry.rotary = models::read_rotary(config, options, geometry.head_dim, geometry.max_positions, {.theta = 1e6, .partial_factor = 0, .without_effect = {}});
   config.require("hidden_act", "\"silu\"", "another activation");
   config.require("router_jitter_noise", "0.0", "noise on the router's input");
   config.require("attention_dropout", "0.0", "dropout");

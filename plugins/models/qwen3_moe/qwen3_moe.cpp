@@ -49,7 +49,7 @@ Geometry read(const ModelConfig& config, const ModelOptions& options) {
   geometry.tied = config.flag("tie_word_embeddings", false);
   geometry.max_positions = config.integer("max_position_embeddings", 32768);
   if (config.flag("output_router_logits", false)) geometry.aux_coefficient = config.number("router_aux_loss_coef", 0.001);
-  geometry.rotary = models::read_rotary(config, options, geometry.head_dim, geometry.max_positions, 10000.0);
+  geometry.rotary = models::read_rotary(config, options, geometry.head_dim, geometry.max_positions, {.theta = 10000.0, .partial_factor = 0, .without_effect = {}});
 
   config.require("hidden_act", "\"silu\"", "another activation");
   config.require("attention_bias", "false", "biases in attention");

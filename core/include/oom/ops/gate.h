@@ -17,14 +17,14 @@ OOM_API at::Tensor sigmoid_gate_forward(const at::Tensor& x, const at::Tensor& g
 OOM_API void sigmoid_gate_backward_out(const at::Tensor& dx, const at::Tensor& dgate, const at::Tensor& dy, const at::Tensor& x,
                                        const at::Tensor& gate);
 
-/// Returns sigmoid(gate) in FP32, [tokens] of a gate [tokens, 1] or [tokens]: combine's shared_scale.
-OOM_API at::Tensor row_gate_scale(const at::Tensor& gate);
+/// Returns y[t] = sigmoid(gate[t]) * x[t], x [tokens, width], gate [tokens, 1] or [tokens] of either type.
+OOM_API at::Tensor row_gate_forward(const at::Tensor& x, const at::Tensor& gate);
 
 struct RowGateGradient {
   at::Tensor dx;     ///< like x
   at::Tensor dgate;  ///< like gate
 };
-/// Backward of y[t] = sigmoid(gate[t]) * x[t], x [tokens, width]: dx = sigmoid(gate) dy, dgate = rowsum(dy x) sigmoid'(gate).
+/// Its backward: dx = sigmoid(gate) dy, dgate = rowsum(dy x) sigmoid'(gate).
 OOM_API RowGateGradient row_gate_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& gate);
 
 }  // namespace oom::ops

@@ -122,7 +122,7 @@ TEST_P(ActivationTest, RowGate) {
     const at::Tensor x = random({11, width}), dy = random({11, width}), gate = random({11, 1});
     at::Tensor x64 = fp64(x).requires_grad_(), gate64 = fp64(gate).requires_grad_();
     (x64 * at::sigmoid(gate64)).backward(fp64(dy));
-    expect_rounded(row_gate_scale(gate), at::sigmoid(fp64(gate)).view({-1}), "scale");
+    expect_rounded(row_gate_forward(x, gate), fp64(x) * at::sigmoid(fp64(gate)).view({-1, 1}), "y");
     const RowGateGradient g = row_gate_backward(dy, x, gate);
     expect_rounded(g.dx, x64.grad(), "dx");
     expect_rounded(g.dgate, gate64.grad(), "dgate", 3e-6);
