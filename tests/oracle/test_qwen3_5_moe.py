@@ -47,6 +47,18 @@ def test_isolated_documents(oom, oracle, ranks):
     compare(oom, oracle, training, family=FAMILY, tables={"engine": {"ranks": ranks, "experts": "ep"}})
 
 
+@pytest.mark.parametrize("documents", ["joined", "isolated"])
+@pytest.mark.parametrize("policy", [
+    dict(gdn_chunk=64), dict(gdn_chunk=384),
+    dict(gdn_chunk=128, attention_head_group=1, moe_chunk=100, keep_attention="all", keep_boundaries="3+1", regenerate_cap=1)],
+    ids=["slices", "batches", "everything"])
+def test_slices_of_a_sequence(oom, oracle, policy, documents):
+    """States and convolution contexts go from slice to slice, and their gradients back."""
+    oom.require(FAMILY, EXPERTS)
+    training = training_of(FAMILY, sequence_length=192, global_batch=4, steps=3, documents=documents)
+    compare(oom, oracle, training, family=FAMILY, tables={"engine": {"ranks": 2}, "offload": policy})
+
+
 @pytest.mark.parametrize("factor", [2.0, 4.0, 8.0])
 def test_yarn(oom, oracle, factor):
     """The engine is told the factor; the reference has it in its configuration."""
