@@ -42,8 +42,10 @@ def test_variants(oom, oracle, changes):
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_isolated_documents(oom, oracle, ranks):
+    """Of documents of one or two tokens hardly anything reaches the decays: eps keeps AdamW from following rounding (the reference's own losses, its
+    weights perturbed by 1e-7, differ by 3e-5 with 1e-8, and by 2e-7 with this one)."""
     oom.require(FAMILY, "ep")
-    training = training_of(FAMILY, documents="isolated", sequence_length=96, router_aux_loss=0.1)
+    training = training_of(FAMILY, documents="isolated", sequence_length=96, router_aux_loss=0.1, eps=1e-5)
     compare(oom, oracle, training, family=FAMILY, tables={"engine": {"ranks": ranks, "experts": "ep"}})
 
 

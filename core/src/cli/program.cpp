@@ -154,6 +154,9 @@ int run_program(int argc, const char* const* argv) {
   // Read by LibTorch and NCCL when they start. Temporaries vary in size with routing: expandable segments keep what is reserved near what is used.
   setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  // The same plan gives the same bits on the CPU device: MKL shall not choose its threads by the machine's load, nor its kernels by alignment.
+  setenv("MKL_DYNAMIC", "FALSE", /*overwrite=*/0);
+  setenv("MKL_CBWR", "AUTO", /*overwrite=*/0);
   // A file that may not grow further, or a log that nobody reads any more, is then a failed write and no death without a word.
   signal(SIGXFSZ, SIG_IGN);
   signal(SIGPIPE, SIG_IGN);

@@ -34,6 +34,7 @@ class GatedDeltaNetTest : public PoisonedTest {
  protected:
   void SetUp() override {
     PoisonedTest::SetUp();
+    if (IsSkipped()) return;
     weights_ = {random({24}, 0.3),         random({kChannels, 24}, 0.3), random({64, 24}, 0.3), random({4, 24}, 0.3), random({4, 24}, 0.3), random({kChannels, 1, 3}, 0.6),
                 random({4}, 0.5),          random({4}, 0.5),             random({16}, 0.5),     random({24, 64}, 0.2)};
   }
