@@ -3,39 +3,16 @@
 import functools
 import pathlib
 
-import numpy as np
 import pytest
 import torch
 from harness.megatron import write_corpus
 from harness.run_config import EXPERTS, merged, write_config
 from oracle.agreement import Expected
-from oracle.models import force_routing, make_model
+from oracle.corpora import CORPORA
+from oracle.models import FAMILY_LEARNING_RATES, FAMILY_SEEDS, force_routing, make_model
 from oracle.reference import Training, train
 
 torch.set_num_threads(1)
-
-VOCABULARY = 160
-
-
-def random_documents(seed: int, lengths):
-    """Token 0 is left out: it is padding to some families, whose embedding is zero and is not trained."""
-    generator = np.random.default_rng(seed)
-    return [generator.integers(1, VOCABULARY, length).tolist() for length in lengths]
-
-
-# 1 to 90 tokens: pieces of one token, pieces longer than a sample, edges at and across sample ends.
-MIXED = random_documents(0, [1, 1, 40, 32, 33, 2, 90, 64, *np.random.default_rng(1).integers(1, 91, 40).tolist()])
-CORPORA = {
-    "mixed": MIXED,
-    # Fewer samples than the steps ask for: the next epoch starts within a step.
-    "short": random_documents(2, [300, 200, 145]),
-    # In each 8 x 32 tokens one target lies in its input's document.
-    "one_target": [document for step in range(4) for document in random_documents(3 + step, [1] * (17 + 50 * step) + [2] + [1] * (237 - 50 * step))]
-                  + [[1]],
-}
-
-FAMILY_SEEDS = {"qwen3_moe": 2, "mixtral": 4, "qwen3_5_moe": 2, "gemma4": 2}  # without a near tie of two experts on these data
-FAMILY_LEARNING_RATES = {"gemma4": 1e-4}
 
 ROUTING = {
     "": None,
@@ -65,7 +42,7 @@ class Oracle:
 
     @functools.cache
     def model(self, family="qwen3_moe", routing="", changes=()):
-        return make_model(family, FAMILY_SEEDS[family], ROUTING[routing], **(thawed(changes) or {}))
+        return make_model(family, FAMILY_SEEDS.get(family, 2), ROUTING[routing], **(thawed(changes) or {}))
 
     @functools.cache
     def model_folder(self, family="qwen3_moe", routing="", changes=(), fused=False, shard_size="5GB") -> pathlib.Path:

@@ -14,6 +14,9 @@ modeling_qwen3_5_moe.torch_chunk_gated_delta_rule = modeling_qwen3_5_moe.torch_r
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
+FAMILY_SEEDS = {"qwen3_moe": 2, "mixtral": 4, "qwen3_5_moe": 2, "gemma4": 2}  # without a near tie of two experts on these data
+FAMILY_LEARNING_RATES = {"gemma4": 1e-4}
+
 
 def make_model(family: str, seed: int = 0, shape=None, **changes):
     """A model of the family. Nothing in it has its constant initial value: a forgotten scale or a missing 1 + w shows.

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from harness.run_config import EXPERTS
 from harness.tiny_models import TINY_CONFIGS
-from oracle.conftest import CORPORA, VOCABULARY, random_documents, training_of
+from oracle.conftest import training_of
+from oracle.corpora import CORPORA, VOCABULARY, random_documents
 from oracle.test_parity import compare
 
 

@@ -8,7 +8,8 @@ import transformers
 from harness.run_config import EXPERTS
 from harness.tiny_models import TINY_CONFIGS
 from oracle.agreement import Expected
-from oracle.conftest import CORPORA, MIXED, ROUTING, training_of
+from oracle.conftest import ROUTING, training_of
+from oracle.corpora import CORPORA, MIXED
 from oracle.reference import train
 from oracle.test_parity import CLIPPED, compare
 from safetensors import safe_open

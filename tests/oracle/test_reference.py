@@ -6,7 +6,8 @@ import pytest
 import torch
 from harness.tiny_models import AUXILIARY_LOSS, TINY_CONFIGS
 from oracle.agreement import LOSS_RELATIVE
-from oracle.conftest import CORPORA, training_of
+from oracle.conftest import training_of
+from oracle.corpora import CORPORA
 from oracle.models import load_model, make_model
 from oracle.reference import IGNORED, Samples, Training, forward, learning_rate, train
 
