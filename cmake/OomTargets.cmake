@@ -17,12 +17,25 @@ if(OOM_SANITIZE)
   target_link_options(oom_options INTERFACE -fsanitize=${OOM_SANITIZE})
 endif()
 
+# GoogleTest's headers, parsed once for all tests. The target links nothing that defines a macro of the project: a precompiled header serves only
+# sources that define what it was made with. What is tested is optimised as ever; the tests themselves compile in half the time at -O1.
+set(OOM_TEST_OPTIONS $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+function(oom_precompile_test_headers)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/tests/test_headers.cpp" CONTENT "")
+  add_library(oom_test_headers OBJECT EXCLUDE_FROM_ALL "${PROJECT_BINARY_DIR}/tests/test_headers.cpp")
+  target_link_libraries(oom_test_headers PRIVATE oom_options GTest::gmock)
+  target_compile_options(oom_test_headers PRIVATE ${OOM_TEST_OPTIONS})
+  target_precompile_headers(oom_test_headers PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+endfunction()
+
 # oom_add_test(NAME SOURCES files... [LINK targets...] [LABELS labels...])
 # One GoogleTest program, registered with ctest as a whole.
 function(oom_add_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINK;LABELS")
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE oom_options ${arg_LINK} GTest::gmock GTest::gtest_main)
+  target_compile_options(${name} PRIVATE ${OOM_TEST_OPTIONS})
+  target_precompile_headers(${name} REUSE_FROM oom_test_headers)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}")
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT 300)

@@ -36,8 +36,9 @@ class EngineRun {
     ops::configure_math();
     const config::Train train = session_.config().train();
     run_.clip_norm = train.clip_norm;
-    run_.hyper = [](int64_t step) {
-      return optim::AdamWStep{.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .step = step};
+    const double weight_decay = session_.config().table("train").is_given("weight_decay") ? train.weight_decay : 0.1;
+    run_.hyper = [weight_decay](int64_t step) {
+      return optim::AdamWStep{.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = static_cast<float>(weight_decay), .step = step};
     };
     engine_ = std::make_unique<Engine>(ProgramSources{model(), session_.model().operators, planned_.plan, session_.experts(planned_.plan.experts),
                                                       session_.activations(planned_.plan.activations), *transfer_, {}, run_},
