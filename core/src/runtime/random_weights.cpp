@@ -32,16 +32,22 @@ void random_weights(const ParameterSpec& parameter, uint64_t seed, int64_t first
     for (float& element : out) element = value;
     return;
   }
-  for (int64_t i = 0; i < static_cast<int64_t>(out.size()); ++i) {
+  // Two elements share their random bits, and most of the arithmetic.
+  const int64_t count = static_cast<int64_t>(out.size());
+  for (int64_t i = 0; i < count;) {
     const int64_t index = first + i;
     const uint64_t bits = mix(key ^ static_cast<uint64_t>(index >> 1));
     const float left = uniform(static_cast<uint32_t>(bits)), right = uniform(static_cast<uint32_t>(bits >> 32));
+    float both[2];
     if (parameter.init.kind == Initialisation::Kind::kUniformLog) {
-      out[i] = std::log(0.01f + 15.99f * (index & 1 ? right : left));
-      continue;
+      both[0] = std::log(0.01f + 15.99f * left);
+      both[1] = std::log(0.01f + 15.99f * right);
+    } else {
+      const float radius = value * std::sqrt(-2.0f * std::log(left)), angle = 6.2831853f * right;
+      both[0] = radius * std::cos(angle);
+      both[1] = radius * std::sin(angle);
     }
-    const float radius = std::sqrt(-2.0f * std::log(left)), angle = 6.2831853f * right;
-    out[i] = value * radius * (index & 1 ? std::sin(angle) : std::cos(angle));
+    for (int64_t half = index & 1; half < 2 && i < count; ++half) out[i++] = both[half];
   }
 }
 
