@@ -1,6 +1,5 @@
 #include "ep.h"
 
-#include "ep_plan.h"
 #include "owned_unit.h"
 
 namespace oom::ep {

@@ -5,6 +5,7 @@
 #include <oom/expert_strategy.h>
 #include <oom/settings.h>
 
+#include "ep_plan.h"
 #include "exchange.h"
 
 namespace oom::ep {
@@ -15,6 +16,10 @@ class Ep final : public ExpertStrategy {
   static const SettingsSchema& settings_schema();
 
   void configure(const ModelDescription& model, Plan& plan) const override;
+  void check(const ModelDescription& model, Plan& plan) const override { (void)exchange_shape(model, plan); }
+  std::vector<Plan> alternatives(const ModelDescription& model, const Plan& plan, bool last_resort) const override {
+    return smaller_chunks(services_.settings, model, plan, last_resort);
+  }
   void add_units(StepEmitter& emitter) override;
   void emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers) override;
   void emit_backward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers, const ExpertGradientBuffers& gradients) override;

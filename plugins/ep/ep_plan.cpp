@@ -10,6 +10,10 @@ constexpr int64_t kSmallReceiveBytes = int64_t{64} << 20;
 // Of an owner's even share of a chunk's rows: what a router that is trained to balance hardly exceeds.
 constexpr int64_t kShares = 2;
 constexpr int kMostRanks = 8;
+// Chunks worth trying: of fewer tokens, an expert's products become too small for a GPU.
+constexpr int64_t kLargestChunk = int64_t{256} << 10;
+constexpr int64_t kSmallestChunk = int64_t{32} << 10;
+constexpr int64_t kLastChunk = 1024;
 
 void check_ranks(const ModelDescription& model, int ranks) {
   if (model.routed.experts % ranks == 0) return;
@@ -22,15 +26,22 @@ void refuse_retaining(const SettingsTable& settings, const char* key) {
   throw ConfigError(cat(settings.where(key), ": retaining tensors of the forward on the GPU is not built yet; cure: \"none\" or \"auto\""));
 }
 
-ExchangeShape resolve(const ModelDescription& model, const Plan& plan, const SettingsTable& settings) {
+ExchangeShape resolve(const ModelDescription& model, const Plan& plan, const SettingsTable& settings, int64_t automatic_chunk) {
   check_ranks(model, plan.ranks);
   ExchangeShape shape{.ranks = plan.ranks, .tokens = plan.tokens_per_rank(), .top_k = model.routed.top_k, .experts = model.routed.experts};
-  shape.chunk_tokens = std::min(settings.find_integer("routing_chunk").value_or(shape.tokens), shape.tokens);
+  shape.chunk_tokens = std::min(settings.find_integer("routing_chunk").value_or(automatic_chunk), shape.tokens);
   const int64_t row_bytes = model.hidden * element_bytes(plan.workload.compute);
   const int64_t usual = std::max(kShares * shape.chunk_rows(), kSmallReceiveBytes / row_bytes);
   shape.receive_rows = std::min(settings.find_integer("receive_rows").value_or(usual), shape.worst_rows());
   if (shape.alone()) shape.receive_rows = shape.worst_rows();
   return shape;
+}
+
+void write(const ExchangeShape& shape, Plan& plan) {
+  plan.settings["ep"] = {{"retain", "\"none\""},
+                         {"retain_attention", "\"none\""},
+                         {"routing_chunk", std::to_string(shape.chunk_tokens)},
+                         {"receive_rows", std::to_string(shape.receive_rows)}};
 }
 
 }  // namespace
@@ -63,7 +74,7 @@ const SettingsSchema& ep_schema() {
                     .unit = "tokens",
                     .range = at_least(1),
                     .fallback = std::string("auto"),
-                    .doc = "Tokens of a rank that are routed and exchanged at once; auto: all of them."},
+                    .doc = "Tokens of a rank that are routed and exchanged at once; auto: all of them, or as many as make the shortest step that fits."},
                    {.key = "receive_rows",
                     .forms = kIntegerForm,
                     .words = {"auto"},
@@ -80,11 +91,19 @@ void configure_ep(const SettingsTable* settings, const ModelDescription& model, 
   refuse_retaining(wanted, "retain");
   refuse_retaining(wanted, "retain_attention");
   if (model.routed.experts == 0) return;
-  const ExchangeShape shape = resolve(model, plan, wanted);
-  plan.settings["ep"] = {{"retain", "\"none\""},
-                         {"retain_attention", "\"none\""},
-                         {"routing_chunk", std::to_string(shape.chunk_tokens)},
-                         {"receive_rows", std::to_string(shape.receive_rows)}};
+  write(resolve(model, plan, wanted, plan.tokens_per_rank()), plan);
+}
+
+std::vector<Plan> smaller_chunks(const SettingsTable* settings, const ModelDescription& model, const Plan& plan, bool last_resort) {
+  const SettingsTable defaults(ep_schema());
+  const SettingsTable& wanted = settings ? *settings : defaults;
+  std::vector<Plan> plans;
+  if (model.routed.experts == 0 || !wanted.is_auto("routing_chunk")) return plans;
+  const int64_t now = exchange_shape(model, plan).chunk_tokens;
+  for (int64_t chunk = kLargestChunk; chunk >= (last_resort ? kLastChunk : kSmallestChunk); chunk /= 2) {
+    if (chunk < now) write(resolve(model, plan, wanted, chunk), plans.emplace_back(plan));
+  }
+  return plans;
 }
 
 ExchangeShape exchange_shape(const ModelDescription& model, const Plan& plan) {
@@ -95,7 +114,7 @@ ExchangeShape exchange_shape(const ModelDescription& model, const Plan& plan) {
   const SettingsTable settings = parse_settings(ep_schema(), text, "settings.ep of the plan");
   refuse_retaining(settings, "retain");
   refuse_retaining(settings, "retain_attention");
-  return resolve(model, plan, settings);
+  return resolve(model, plan, settings, plan.tokens_per_rank());
 }
 
 }  // namespace oom::ep

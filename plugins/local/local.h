@@ -13,6 +13,7 @@ class Local final : public ExpertStrategy {
   static const SettingsSchema& settings_schema();
 
   void configure(const ModelDescription& model, Plan& plan) const override;
+  void check(const ModelDescription& model, Plan& plan) const override;
   bool takes_parts() const override { return true; }
   void add_units(StepEmitter& emitter) override;
   void emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers) override;

@@ -67,3 +67,19 @@ def test_missing_file(engine, workspace):
 
 def test_budgets_hold_for_short_runs(engine, workspace):
     assert "budget" in engine.run("calibrate", workspace.config(budget={"host": "1MiB"}), code=3).err.lower()
+
+
+def test_plan_made_with_another_calibration_is_refused(engine, workspace, calibrated):
+    config, path = calibrated
+    engine.run("plan", config, "--out", "plan.toml")
+    assert tomllib.loads((workspace.folder / "plan.toml").read_text())["calibration_checksum"]
+    stated = ("--set", "engine.plan=plan.toml", "--set", "train.steps=1")
+    path.write_text("# the same rates elsewhere\n" + path.read_text())
+    engine.run("plan", config, *stated, "--set", f"engine.calibration={path}", environment={"XDG_CACHE_HOME": "empty"})
+    message = engine.run("train", config, *stated, environment={"XDG_CACHE_HOME": "empty"}, code=4).err  # analytic
+    assert "plan.toml" in message and "calibration" in message and "analytic" in message and "engine.allow_plan_mismatch=true" in message
+    path.write_text(path.read_text().replace("host_dram_bytes = ", "host_dram_bytes = 1"))
+    message = engine.run("train", config, *stated, "--set", f"engine.calibration={path}", code=4).err
+    assert "calibration.toml" in message
+    message = engine.run("train", config, *stated, "--set", f"engine.calibration={path}", "--set", "engine.allow_plan_mismatch=true").err
+    assert "calibration" in message and "allow_plan_mismatch" in message

@@ -31,6 +31,19 @@ class OOM_API ExpertStrategy : public Plugin {
 
   /// Resolves this strategy's settings for a workload into plan.settings. Throws ConfigError naming key, value and choices.
   virtual void configure(const ModelDescription& model, Plan& plan) const = 0;
+  /// Judges this strategy's settings in a plan file that is executed as it stands, and takes over into the plan's shared fields what they say of those.
+  /// Throws ConfigError when they cannot be used for the model.
+  virtual void check(const ModelDescription&, Plan&) const {}
+  /// A configured plan with other settings of this strategy, where the user left them to the engine: each takes less GPU memory than the one before and as a
+  /// rule more time. `last_resort`: those too that are worth their time only where nothing else fits.
+  virtual std::vector<Plan> alternatives(const ModelDescription&, const Plan&, bool /*last_resort*/) const { return {}; }
+  /// Which sublayers' backward tensors the planner may leave on the GPU (Plan::retained_feed_forward, Plan::retained_attention): those that this strategy can
+  /// do without replaying and that the user left to the engine.
+  struct Retention {
+    bool feed_forward = false;
+    bool attention = false;
+  };
+  virtual Retention retention() const { return {}; }
   /// True when a layer's tokens may come in several calls. False: every call has all tokens of a rank, whatever the ActivationStrategy cuts.
   virtual bool takes_parts() const { return false; }
   /// Registers the bank of every routed layer. StepEmitter::feed_forward_tokens says whether gradients come in parts.

@@ -34,7 +34,7 @@ struct TransferPlan {
   int64_t h2d_chunk_bytes = 64 << 20;
   int64_t d2h_chunk_bytes = 64 << 20;
   bool shard_delivery_ordinary = true;  ///< each rank brings 1/P from the host and hands it on; false: each brings all of it
-  bool shard_delivery_bank = true;
+  bool shard_delivery_bank = true;      ///< the same of banks: the expert strategy's choice, which plan files keep among its settings
   bool reduce_on_gpu = true;            ///< false: partials of the ranks are summed by the host's update
 };
 

@@ -65,7 +65,7 @@ struct SimulationOptions {
 
 /// Throws Error when the program cannot go on (the verifier says why).
 OOM_API Simulation simulate(const Program& program, const CostTable& table, SimulationOptions options = {});
-/// Returns the simulation as text: step time, waits, busy kinds, resources, and the critical path with equal kinds drawn together.
+/// Returns the simulation as text: step time, waits by cause and by stage, busy kinds, resources, and the critical path by stage and in order.
 OOM_API std::string describe(const Program& program, const Simulation& simulation);
 /// Returns the name of what bounds the step: the resource or lane with the highest share, "host_dram of numa 0".
 OOM_API std::string bound_by(const Simulation& simulation);

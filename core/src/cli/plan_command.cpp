@@ -7,7 +7,7 @@
 #include "cli/command_line.h"
 #include "config/toml_values.h"
 #include "runtime/planner.h"
-#include "runtime/state_search.h"
+#include "runtime/plan_explanation.h"
 
 namespace oom::cli {
 namespace {
@@ -63,6 +63,13 @@ Json run_json(const PlannedRun& run, int64_t parameters) {
   }
   for (size_t node = 0; node < run.account.nodes.size(); ++node) json["host"].push_back(place_json(run.account.nodes[node], run.host_budget_bytes.at(node)));
   json["bound_by"] = run.bound_by;
+  json["waits"] = Json::array();
+  for (const ExposedWait& wait : run.simulation.waits) json["waits"].push_back({{"lane", lane_name(wait.lane)}, {"stage", run.program.kinds[static_cast<size_t>(wait.kind)]}, {"seconds", wait.seconds}});
+  json["others"] = Json::array();
+  for (const runtime::RunnerUp& lost : runners_up(run)) {
+    json["others"].push_back({{"difference", lost.difference}, {"why", lost.why}, {"gpu_peak_bytes", lost.figures.gpu_peak_bytes}, {"host_peak_bytes", lost.figures.host_peak_bytes}});
+    if (lost.figures.step_seconds) json["others"].back()["predicted_step_seconds"] = *lost.figures.step_seconds;
+  }
   json["plan"] = to_json(config::parse_toml(plan::plan_toml(run.plan, prediction_of(run)), "plan"));
   return json;
 }
@@ -120,11 +127,16 @@ int run_plan(const CommandLine& line) {
   const PlannedRun& run = *answer.run;
   if (const std::optional<std::string> out = line.option("out")) base::overwrite_text_file(*out, plan::plan_toml(run.plan, prediction_of(run)));
   if (line.has("json")) {
-    std::cout << run_json(run, session.model().description.total_parameters()).dump(2) << "\n";
+    Json json = run_json(run, session.model().description.total_parameters());
+    if (line.has("explain")) {
+      json["more_memory"] = Json::array();
+      for (const runtime::BudgetGain& gain : budget_gains(session, run)) json["more_memory"].push_back({{"budget", gain.budget}, {"predicted_step_seconds", gain.step_seconds}, {"difference", gain.difference}});
+    }
+    std::cout << json.dump(2) << "\n";
     return 0;
   }
   std::cout << summary(run);
-  if (line.has("explain")) std::cout << "\nmemory\n" << describe(run.program, run.account) << "\ntime\n" << describe(run.program, run.simulation);
+  if (line.has("explain")) std::cout << "\nmemory\n" << describe(run.program, run.account) << "\ntime\n" << describe(run.program, run.simulation) << "\n" << explain(session, run);
   return 0;
 }
 

@@ -85,6 +85,7 @@ std::string plan_toml(const Plan& plan, const PlanPrediction& prediction) {
   root.set("deferred_layers", plan.deferred_layers);
   if (!prediction.machine.empty()) root.set("machine", prediction.machine);
   if (!prediction.calibration.empty()) root.set("calibration", prediction.calibration);
+  if (!prediction.calibration_checksum.empty()) root.set("calibration_checksum", prediction.calibration_checksum);
   TomlValue& workload = root.table("workload");
   workload.set("model", plan.workload.model);
   workload.set("sequence_length", plan.workload.sequence_length);
@@ -107,7 +108,6 @@ std::string plan_toml(const Plan& plan, const PlanPrediction& prediction) {
   transfer.set("h2d_chunk_bytes", plan.transfer.h2d_chunk_bytes);
   transfer.set("d2h_chunk_bytes", plan.transfer.d2h_chunk_bytes);
   transfer.set("shard_delivery_ordinary", plan.transfer.shard_delivery_ordinary);
-  transfer.set("shard_delivery_bank", plan.transfer.shard_delivery_bank);
   transfer.set("reduce_on_gpu", plan.transfer.reduce_on_gpu);
   TomlValue& settings = root.table("settings");
   for (const auto& [plugin, values] : plan.settings) {
@@ -124,7 +124,7 @@ std::string plan_toml(const Plan& plan, const PlanPrediction& prediction) {
 namespace {
 
 Plan read_plan(const TomlValue& root, PlanPrediction* prediction) {
-  check_keys(root, "", {"version", "experts", "activations", "device", "ranks", "numa_nodes", "node_of_rank", "deferred_layers", "machine", "calibration", "workload", "state", "transfer", "settings", "predicted"});
+  check_keys(root, "", {"version", "experts", "activations", "device", "ranks", "numa_nodes", "node_of_rank", "deferred_layers", "machine", "calibration", "calibration_checksum", "workload", "state", "transfer", "settings", "predicted"});
   Plan plan;
   if (root.get_integer("version") != kPlanVersion) refuse(root.get("version"), "version", cat("this program reads version ", kPlanVersion, "; make the plan again with oom plan"));
   plan.version = kPlanVersion;
@@ -162,13 +162,12 @@ Plan read_plan(const TomlValue& root, PlanPrediction* prediction) {
   plan.retained_attention = read_layers(state, "retained_attention");
 
   const TomlValue& transfer = root.get_table("transfer");
-  check_keys(transfer, "transfer.", {"windows", "gradient_slots", "h2d_chunk_bytes", "d2h_chunk_bytes", "shard_delivery_ordinary", "shard_delivery_bank", "reduce_on_gpu"});
+  check_keys(transfer, "transfer.", {"windows", "gradient_slots", "h2d_chunk_bytes", "d2h_chunk_bytes", "shard_delivery_ordinary", "reduce_on_gpu"});
   plan.transfer.windows = static_cast<int>(read_integer(transfer, "windows", 1, 64));
   plan.transfer.gradient_slots = static_cast<int>(read_integer(transfer, "gradient_slots", 1, 1024));
   plan.transfer.h2d_chunk_bytes = read_integer(transfer, "h2d_chunk_bytes", 4096, int64_t{1} << 40);
   plan.transfer.d2h_chunk_bytes = read_integer(transfer, "d2h_chunk_bytes", 4096, int64_t{1} << 40);
   plan.transfer.shard_delivery_ordinary = transfer.get_bool("shard_delivery_ordinary");
-  plan.transfer.shard_delivery_bank = transfer.get_bool("shard_delivery_bank");
   plan.transfer.reduce_on_gpu = transfer.get_bool("reduce_on_gpu");
 
   if (root.find("settings")) {
@@ -183,6 +182,7 @@ Plan read_plan(const TomlValue& root, PlanPrediction* prediction) {
   PlanPrediction read;
   if (root.find("machine")) read.machine = root.get_text("machine");
   if (root.find("calibration")) read.calibration = root.get_text("calibration");
+  if (root.find("calibration_checksum")) read.calibration_checksum = root.get_text("calibration_checksum");
   if (root.find("predicted")) {
     const TomlValue& predicted = root.get_table("predicted");
     check_keys(predicted, "predicted.", {"step_seconds", "gpu_peak_bytes", "host_peak_bytes"});

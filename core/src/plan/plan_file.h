@@ -16,6 +16,7 @@ struct PlanPrediction {
   std::vector<int64_t> host_peak_bytes;  ///< by NUMA node
   std::string machine;                   ///< hardware::machine_fingerprint of the machine planned for; empty: none in particular
   std::string calibration;               ///< where the costs came from: "analytic" or a file; empty: not known
+  std::string calibration_checksum;      ///< of what that file says, in hexadecimal digits; empty: analytic, or not known
 };
 
 std::string plan_toml(const Plan& plan, const PlanPrediction& prediction = {});

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "oom/log.h"
 #include "plan/plan_file.h"
+#include "plugin/plugin_guard.h"
 #include "runtime/calibrate.h"
 #include "runtime/residency.h"
 #include "runtime/unbuilt.h"
@@ -87,6 +88,16 @@ Plan base_plan(Session& session, const Machine& machine, Purpose purpose) {
   return plan;
 }
 
+void check_strategies(Session& session, Plan& plan, const std::string& path) {
+  const ModelDescription& model = session.model().description;
+  try {
+    plugin::guarded(plan.experts, "check", plugin::kNoStep, [&] { session.experts(plan.experts).check(model, plan); });
+    plugin::guarded(plan.activations, "check", plugin::kNoStep, [&] { session.activations(plan.activations).check(model, plan); });
+  } catch (const ConfigError& error) {
+    throw FileError(cat(path, ": ", error.what()));
+  }
+}
+
 bool may_choose_deferral(const config::Config& config) { return !config.train().updates && config.train().clip_norm == 0; }
 
 Plan load_stated_plan(Session& session, const Plan& wanted, const Machine& machine) {
@@ -98,6 +109,10 @@ Plan load_stated_plan(Session& session, const Plan& wanted, const Machine& machi
   std::vector<std::string> differences = plan::plan_differences(plan, wanted);
   const std::string here = machine_of(session);
   if (machine.is_target && !made.machine.empty() && made.machine != here) differences.push_back(cat("machine: the plan is for ", made.machine, ", this one is ", here));
+  if (!made.calibration.empty() && (machine.is_target || engine.calibration) && made.calibration_checksum != session.costs_checksum()) {
+    differences.push_back(cat("calibration: the plan was made with ", made.calibration, made.calibration_checksum.empty() ? "" : cat(" (", made.calibration_checksum, ")"), ", this run has ",
+                              session.costs_origin(plan.experts), session.costs_checksum().empty() ? "" : cat(" (", session.costs_checksum(), ")")));
+  }
   if (engine.allow_plan_mismatch) {
     if (plan.numa_nodes != wanted.numa_nodes) differences.push_back(cat("numa_nodes: the plan has ", plan.numa_nodes, ", this run ", wanted.numa_nodes));
     for (const std::string& difference : differences) log_warn("plan: ", path, ": ", difference, "; this run's is taken (engine.allow_plan_mismatch)");
@@ -121,11 +136,7 @@ Plan load_stated_plan(Session& session, const Plan& wanted, const Machine& machi
   check_plugin(session, plan.experts, Kind::kExpertStrategy, path, "experts");
   check_plugin(session, plan.activations, Kind::kActivationStrategy, path, "activations");
   check_settings(session, plan, path);
-  try {
-    session.activations(plan.activations).check(session.model().description, plan);
-  } catch (const ConfigError& error) {
-    throw FileError(cat(path, ": ", error.what()));
-  }
+  check_strategies(session, plan, path);
   return plan;
 }
 

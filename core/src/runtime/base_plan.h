@@ -17,4 +17,7 @@ bool may_choose_deferral(const config::Config& config);
 /// engine.allow_plan_mismatch the plan's choices are applied to this run's workload and device instead, and each difference is logged.
 Plan load_stated_plan(Session& session, const Plan& wanted, const Machine& machine);
 
+/// Lets the strategies of a plan out of the file `path` judge their settings and take them over. Throws FileError.
+void check_strategies(Session& session, Plan& plan, const std::string& path);
+
 }  // namespace oom::runtime

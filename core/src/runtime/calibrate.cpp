@@ -121,14 +121,22 @@ std::string machine_of(const Session& session) {
 
 std::string calibrated_versions() { return cat("oom ", OOM_SDK_VERSION, ", LibTorch ", plugin::engine_stamp().libtorch, ", CUDA ", plugin::engine_stamp().cuda); }
 
+namespace {
+
+std::string checksum_text(const std::string& text) {
+  char hash[17];
+  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(checkpoint::checksum(std::as_bytes(std::span(text)))));
+  return hash;
+}
+
+}  // namespace
+
 std::string cached_calibration_path(const std::string& machine) {
   namespace fs = std::filesystem;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   const fs::path folder = cache && *cache ? fs::path(cache) : fs::path(home && *home ? home : "/tmp") / ".cache";
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(checkpoint::checksum(std::as_bytes(std::span(machine)))));
-  return folder / "oom" / cat("calibration-", hash, ".toml");
+  return folder / "oom" / cat("calibration-", checksum_text(machine), ".toml");
 }
 
 PlanningCosts::PlanningCosts(Session& session) : session_(session) {
@@ -142,6 +150,7 @@ PlanningCosts::PlanningCosts(Session& session) : session_(session) {
   }
   if (path_.empty()) return;
   calibration_ = plan::load_calibration(path_);
+  checksum_ = checksum_text(plan::calibration_toml(calibration_));
   std::string other;
   if (calibration_.device != session.device()) other = "another device";
   else if (calibration_.machine != machine && read_machine(session.device(), session.ranks()).is_target) other = cat("another machine: ", calibration_.machine, "; this one is ", machine);
@@ -150,6 +159,7 @@ PlanningCosts::PlanningCosts(Session& session) : session_(session) {
   if (stated) throw FileError(cat(session.config().where("engine", "calibration"), ": ", path_, " was measured with ", other, ". Run oom calibrate here, or remove the key"));
   log_info("plan: ", path_, " is not used: it was measured with ", other, ". oom calibrate makes it anew");
   path_.clear();
+  checksum_.clear();
 }
 
 CostTable PlanningCosts::of(const std::string& experts) const {

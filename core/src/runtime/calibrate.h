@@ -31,10 +31,13 @@ class PlanningCosts {
   CostTable of(const std::string& experts) const;
   /// "analytic", or the file with what of it is used.
   std::string origin(const std::string& experts) const;
+  /// Of what the file says, in hexadecimal digits; empty: analytic.
+  const std::string& checksum() const { return checksum_; }
 
  private:
   Session& session_;
   std::string path_;  // empty: analytic
+  std::string checksum_;
   plan::Calibration calibration_;
 };
 

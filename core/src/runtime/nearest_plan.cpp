@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "runtime/plan_judge.h"
 #include "runtime/residency.h"
 
 namespace oom::runtime {
@@ -62,12 +63,19 @@ std::vector<Change> changes_for(const config::Config& config, const ModelDescrip
   return changes;
 }
 
+/// A plan with some changes made, and what it lacks.
+struct Changed {
+  Plan plan;
+  int64_t over_bytes = 0;
+  bool fits() const { return over_bytes == 0; }
+};
+
 class Search {
  public:
   Search(Session& session, const Plan& plan, const Budgets& budgets) : session_(session), plan_(plan), budgets_(budgets) {}
 
-  /// Judges the plan with some changes; nothing when a strategy's own settings do not allow them.
-  std::optional<PlanCandidate> judge(const std::vector<Change>& changes) {
+  /// Nothing when a strategy's own settings do not allow the changes.
+  std::optional<Changed> judge(const std::vector<Change>& changes) {
     Plan plan = plan_;
     for (const Change& change : changes) change.apply(plan);
     try {
@@ -75,16 +83,23 @@ class Search {
     } catch (const ConfigError&) {
       return std::nullopt;
     }
-    PlanCandidate candidate = judge_plan(session_, std::move(plan), budgets_);
-    if (candidate.fits()) return candidate;
-    // Of the activation strategy's alternatives the last takes the least memory.
-    std::vector<Plan> others = session_.activations(candidate.plan.activations).alternatives(session_.model().description, candidate.plan);
-    if (others.empty()) return candidate;
-    PlanCandidate smallest = judge_plan(session_, std::move(others.back()), budgets_);
-    return smallest.over_bytes() < candidate.over_bytes() ? std::move(smallest) : std::move(candidate);
+    Changed changed = account(std::move(plan));
+    if (changed.fits()) return changed;
+    // Of the strategies' alternatives the last take the least memory.
+    const ModelDescription& model = session_.model().description;
+    Plan smallest = changed.plan;
+    if (std::vector<Plan> others = session_.experts(smallest.experts).alternatives(model, smallest, /*last_resort=*/true); !others.empty()) smallest = std::move(others.back());
+    if (std::vector<Plan> others = session_.activations(smallest.activations).alternatives(model, smallest); !others.empty()) smallest = std::move(others.back());
+    Changed other = account(std::move(smallest));
+    return other.over_bytes < changed.over_bytes ? std::move(other) : std::move(changed);
   }
 
  private:
+  Changed account(Plan plan) {
+    const int64_t over = over_bytes(session_.judge().account(plan), budgets_);
+    return {std::move(plan), over};
+  }
+
   Session& session_;
   const Plan& plan_;
   const Budgets& budgets_;
@@ -102,30 +117,29 @@ std::vector<Change> with(std::vector<Change> changes, const Change& next) {
 NearestPlan find_nearest(Session& session, const PlanCandidate& refused, const Budgets& budgets) {
   Search search(session, refused.plan, budgets);
   std::vector<Change> made;
-  std::optional<PlanCandidate> best;
-  int64_t over = refused.over_bytes();
+  Changed best{refused.plan, refused.over_bytes()};
   for (const Change& change : changes_for(session.config(), session.model().description, refused.plan)) {
     const std::vector<Change> more = with(made, change);
-    std::optional<PlanCandidate> candidate = search.judge(more);
-    if (!candidate || candidate->over_bytes() >= over) continue;  // no gain
-    over = candidate->over_bytes();
+    std::optional<Changed> changed = search.judge(more);
+    if (!changed || changed->over_bytes >= best.over_bytes) continue;  // no gain
     made = more;
-    best = std::move(candidate);
-    if (best->fits()) break;
+    best = std::move(*changed);
+    if (best.fits()) break;
   }
-  for (size_t i = 0; best && best->fits() && made.size() > 1 && i < made.size();) {
+  for (size_t i = 0; best.fits() && made.size() > 1 && i < made.size();) {
     std::vector<Change> fewer = made;
     fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
-    std::optional<PlanCandidate> candidate = search.judge(fewer);
-    if (!candidate || !candidate->fits()) {
+    std::optional<Changed> changed = search.judge(fewer);
+    if (!changed || !changed->fits()) {
       ++i;
       continue;
     }
     made = std::move(fewer);
-    best = std::move(candidate);
+    best = std::move(*changed);
   }
-  const PlanCandidate& smallest = best ? *best : refused;
-  NearestPlan nearest{.changes = {}, .fits = smallest.fits(), .account = smallest.account, .shortfalls = smallest.shortfalls, .step_seconds = smallest.simulation.step_seconds};
+  PlanCandidate smallest = judge_plan(session, std::move(best.plan), budgets);
+  NearestPlan nearest{.changes = {}, .fits = smallest.fits(), .account = std::move(smallest.account), .shortfalls = std::move(smallest.shortfalls),
+                      .step_seconds = smallest.simulation.step_seconds};
   for (const Change& change : made) nearest.changes.emplace_back(change.key, change.value);
   return nearest;
 }

@@ -59,30 +59,29 @@ void configure_strategies(Session& session, Plan& plan) {
   }
 }
 
-PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets) {
-  PlanCandidate candidate;
-  candidate.plan = std::move(plan);
+AccountedProgram emit_plan(Session& session, const Plan& plan, bool verified) {
   const auto transfer = comm::DeviceTransfer::for_planning();
   const HostPools pools;
   RunState state;
   state.counts_experts = expert_load_steps(session.config());
-  EmittedProgram emitted = emit_training({session.model().description, session.model().operators, candidate.plan, session.experts(candidate.plan.experts),
-                                          session.activations(candidate.plan.activations), *transfer, pools, state});
-  candidate.program = std::move(emitted.built.program);
-  candidate.account = account_memory(candidate.program);
-  add_surroundings(candidate.account, candidate.plan, emitted.emitter->storage());
-  candidate.simulation = simulate(candidate.program, session.costs(candidate.plan.experts), {.issuing_threads = candidate.plan.device == DeviceKind::kCuda});
-  candidate.shortfalls = find_shortfalls(candidate.account, budgets);
-  return candidate;
+  EmittedProgram emitted = emit_training({session.model().description, session.model().operators, plan, session.experts(plan.experts), session.activations(plan.activations), *transfer, pools, state},
+                                         verified);
+  AccountedProgram result{.program = std::move(emitted.built.program), .account = {}};
+  result.account = account_memory(result.program);
+  add_surroundings(result.account, plan, emitted.emitter->storage());
+  return result;
 }
 
-PlanCandidate relieved(Session& session, PlanCandidate candidate, const Budgets& budgets) {
-  for (Plan& plan : session.activations(candidate.plan.activations).alternatives(session.model().description, candidate.plan)) {
-    PlanCandidate other = judge_plan(session, std::move(plan), budgets);
-    const bool better = other.fits() ? !candidate.fits() || other.simulation.step_seconds < candidate.simulation.step_seconds
-                                     : !candidate.fits() && other.over_bytes() < candidate.over_bytes();
-    if (better) candidate = std::move(other);
-  }
+Simulation simulate_plan(const Plan& plan, const Program& program, const CostTable& costs) { return simulate(program, costs, {.issuing_threads = plan.device == DeviceKind::kCuda}); }
+
+PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets) {
+  PlanCandidate candidate;
+  candidate.plan = std::move(plan);
+  AccountedProgram emitted = emit_plan(session, candidate.plan, /*verified=*/true);
+  candidate.program = std::move(emitted.program);
+  candidate.account = std::move(emitted.account);
+  candidate.simulation = simulate_plan(candidate.plan, candidate.program, session.costs(candidate.plan.experts));
+  candidate.shortfalls = find_shortfalls(candidate.account, budgets);
   return candidate;
 }
 

@@ -20,9 +20,16 @@ struct PlanCandidate {
 
 /// Lets the plan's strategies resolve their settings. Throws what they throw.
 void configure_strategies(Session& session, Plan& plan);
-/// Judges a configured plan.
+/// A configured plan's step, without the actions that run it, and what it takes.
+struct AccountedProgram {
+  Program program;
+  MemoryAccount account;  ///< with what a process takes anyhow
+};
+/// Emits a plan's step. `verified`: throws Error when it does not hold; a search leaves that to the plan it ends with.
+AccountedProgram emit_plan(Session& session, const Plan& plan, bool verified);
+/// Predicts how a plan's step runs.
+Simulation simulate_plan(const Plan& plan, const Program& program, const CostTable& costs);
+/// Judges a configured plan: emitted, verified, accounted and simulated.
 PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets);
-/// Of a candidate that does not fit and the activation strategy's alternatives to it: the fastest that fits, else the smallest.
-PlanCandidate relieved(Session& session, PlanCandidate candidate, const Budgets& budgets);
 
 }  // namespace oom::runtime

@@ -9,11 +9,9 @@
 #include "plugin/plugin_guard.h"
 #include "runtime/base_plan.h"
 #include "runtime/calibrate.h"
-#include "runtime/deferral.h"
 #include "runtime/nearest_plan.h"
 #include "runtime/path_runs.h"
 #include "runtime/plan_candidate.h"
-#include "runtime/state_search.h"
 
 namespace oom::runtime {
 namespace {
@@ -22,44 +20,19 @@ namespace {
 struct Path {
   std::string experts;
   std::optional<PlanCandidate> candidate;  // the fastest that fits, else the smallest
-  std::string evidence;
+  Trial best;                              // its figures
+  std::vector<Trial> others;
   std::string fault;                       // why it cannot be configured
 };
-
-// Longer deferrals to try, ascending.
-std::vector<int> deferrals(Session& session, const Plan& plan) {
-  if (!may_choose_deferral(session.config())) return {};
-  const ModelDescription& model = session.model().description;
-  const int layers = static_cast<int>(deferrable_layers(plan, model).size());
-  constexpr int kParts = 8;
-  std::vector<int> choices;
-  for (int part = 1; part <= kParts; ++part) {
-    // All layers would be all updates, the head's too.
-    const int count = std::min(layers * part / kParts, static_cast<int>(model.layers.size()) - 1);
-    if (count > (choices.empty() ? 0 : choices.back())) choices.push_back(count);
-  }
-  return choices;
-}
 
 Path plan_path(Session& session, Plan plan, const std::string& experts, const Budgets& budgets) {
   Path path{.experts = experts};
   plan.experts = experts;
   configure_strategies(session, plan);
-  std::vector<std::string> tried;
-  path.candidate = place_state(session, plan, budgets, tried);
-  if (!path.candidate->fits()) path.candidate = relieved(session, std::move(*path.candidate), budgets);
-  plan = path.candidate->plan;
-  if (path.candidate->fits()) tried.push_back(cat(plan.deferred_layers, " layers deferred: ", path.candidate->simulation.step_seconds, " s"));
-  for (const int deferred : deferrals(session, plan)) {
-    plan.deferred_layers = deferred;
-    PlanCandidate candidate = judge_plan(session, plan, budgets);
-    // Deferral takes memory: once it does not fit, more of it does not either.
-    if (!candidate.fits()) break;
-    tried.push_back(cat(deferred, " layers deferred: ", candidate.simulation.step_seconds, " s"));
-    // A longer one must be so much faster to be worth its memory.
-    if (candidate.simulation.step_seconds < path.candidate->simulation.step_seconds * (1 - kTie)) path.candidate = std::move(candidate);
-  }
-  if (tried.size() > 1) path.evidence = cat("; more is deferred only where it is ", 100 * kTie, " % faster: ", base::join(tried, ", "));
+  SearchResult found = search_plan(session, plan, budgets);
+  path.candidate = judge_plan(session, found.best.plan, budgets);
+  path.best = std::move(found.best);
+  path.others = std::move(found.others);
   return path;
 }
 
@@ -67,6 +40,7 @@ PlannedRun planned_run(Session& session, PlanCandidate&& candidate, const Budget
   PlannedRun run;
   run.machine = read_machine(session.device(), session.ranks()).is_target ? machine_of(session) : std::string();
   run.calibration = session.costs_origin(candidate.plan.experts);
+  run.calibration_checksum = session.costs_checksum();
   run.bound_by = bound_by(candidate.simulation);
   run.plan = std::move(candidate.plan);
   run.program = std::move(candidate.program);
@@ -113,7 +87,7 @@ std::optional<PlanAnswer> installed_plan(Session& session, const Plan& wanted, c
   try {
     Plan plan = plan::load_plan(path);
     plan::check_plan_matches(plan, wanted, path);
-    configure_strategies(session, plan);
+    check_strategies(session, plan, path);
     PlanCandidate candidate = judge_plan(session, std::move(plan), budgets);
     if (candidate.fits()) return PlanAnswer{.run = planned_run(session, std::move(candidate), budgets, cat("chosen by an earlier comparison (", path, "; oom compare makes it anew)")), .refusal = {}};
     log_info("plan: ", path, " does not fit any more and is made anew");
@@ -154,6 +128,17 @@ std::vector<Path> plan_paths(Session& session, const Plan& base, const Budgets& 
   return paths;
 }
 
+// How the path's own search ended.
+std::string reason(const Path& path) {
+  const Trial* next = nullptr;
+  for (const Trial& trial : path.others) {
+    if (trial.fits && (!next || *trial.figures.step_seconds < *next->figures.step_seconds)) next = &trial;
+  }
+  std::string text = cat("; of ", path.others.size() + 1, " plans tried");
+  if (next) text += cat(" the next takes ", *next->figures.step_seconds, " s with ", describe_difference(next->plan, path.best.plan));
+  return text;
+}
+
 PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& budgets, Purpose purpose) {
   std::vector<Candidate> candidates;
   const Path* smallest = nullptr;
@@ -177,7 +162,13 @@ PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& bud
   const size_t chosen = plugin::guarded(session.config().engine().selector, "select", plugin::kNoStep,
                                         [&] { return session.selector().select(candidates, may_run ? &runs : nullptr, evidence); });
   OOM_CHECK(chosen < paths.size() && candidates[chosen].fits, "the selector chose candidate ", chosen, ", which does not fit");
-  return {.run = planned_run(session, std::move(*paths[chosen].candidate), budgets, evidence + paths[chosen].evidence), .refusal = {}};
+  PlanAnswer answer{.run = planned_run(session, std::move(*paths[chosen].candidate), budgets, evidence + reason(paths[chosen])), .refusal = {}};
+  for (size_t i = 0; i < paths.size(); ++i) {
+    // Of another strategy what it came to in the end.
+    if (i == chosen) answer.run->others.insert(answer.run->others.end(), std::make_move_iterator(paths[i].others.begin()), std::make_move_iterator(paths[i].others.end()));
+    else if (paths[i].candidate) answer.run->others.push_back(std::move(paths[i].best));
+  }
+  return answer;
 }
 
 }  // namespace
@@ -210,7 +201,7 @@ PlannedRun make_plan(Session& session, Purpose purpose) {
 }
 
 plan::PlanPrediction prediction_of(const PlannedRun& run) {
-  plan::PlanPrediction prediction{.step_seconds = run.simulation.step_seconds, .gpu_peak_bytes = {}, .host_peak_bytes = {}, .machine = run.machine, .calibration = run.calibration};
+  plan::PlanPrediction prediction{.step_seconds = run.simulation.step_seconds, .gpu_peak_bytes = {}, .host_peak_bytes = {}, .machine = run.machine, .calibration = run.calibration, .calibration_checksum = run.calibration_checksum};
   for (const PlaceAccount& gpu : run.account.gpus) prediction.gpu_peak_bytes.push_back(gpu.peak_bytes);
   for (const PlaceAccount& node : run.account.nodes) prediction.host_peak_bytes.push_back(node.peak_bytes);
   return prediction;

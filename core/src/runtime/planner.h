@@ -11,6 +11,7 @@
 #include "oom/simulator.h"
 #include "plan/plan_file.h"
 #include "runtime/admission.h"
+#include "runtime/plan_search.h"
 #include "runtime/session.h"
 
 namespace oom::runtime {
@@ -22,9 +23,10 @@ struct PlannedRun {
   Simulation simulation;
   std::string evidence;                    ///< why this candidate
   std::string bound_by;
+  std::vector<Trial> others;               ///< that were tried beside it
   std::vector<int64_t> gpu_budget_bytes;   ///< by rank; empty: none of their own
   int64_t headroom_bytes = 0;              ///< kept free of each of them
-  std::string machine, calibration;        ///< see plan::PlanPrediction
+  std::string machine, calibration, calibration_checksum;  ///< see plan::PlanPrediction
   std::vector<int64_t> host_budget_bytes;  ///< by NUMA node
 };
 

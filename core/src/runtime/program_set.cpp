@@ -7,7 +7,7 @@ namespace oom::runtime {
 namespace {
 
 template <typename Emit>
-EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpose, const char* name, const Emit& emit_stages) {
+EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpose, const char* name, bool verified, const Emit& emit_stages) {
   EmittedProgram program;
   program.memory = std::make_unique<StepMemory>(sources.plan.device == DeviceKind::kCuda);
   program.emitter = std::make_unique<ProgramEmitter>(ProgramEmitter::Context{.model = sources.model,
@@ -23,6 +23,7 @@ EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpo
   emit_stages(*program.emitter);
   program.built = program.emitter->finish();
   program.memory->resize(program.built.program.buffers.size());
+  if (!verified) return program;
   const std::vector<program::Fault> faults = program::verify(program.built.program);
   if (!faults.empty()) {
     std::string text;
@@ -34,18 +35,18 @@ EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpo
 
 }  // namespace
 
-EmittedProgram emit_training(const ProgramSources& sources) {
-  return emit(sources, ProgramEmitter::Purpose::kTraining, "training", [&](ProgramEmitter& emitter) {
+EmittedProgram emit_training(const ProgramSources& sources, bool verified) {
+  return emit(sources, ProgramEmitter::Purpose::kTraining, "training", verified, [&](ProgramEmitter& emitter) {
     plugin::guarded(sources.plan.activations, "emit_training", plugin::kNoStep, [&] { sources.activations.emit_training(emitter); });
   });
 }
 EmittedProgram emit_evaluation(const ProgramSources& sources) {
-  return emit(sources, ProgramEmitter::Purpose::kEvaluation, "evaluation", [&](ProgramEmitter& emitter) {
+  return emit(sources, ProgramEmitter::Purpose::kEvaluation, "evaluation", true, [&](ProgramEmitter& emitter) {
     plugin::guarded(sources.plan.activations, "emit_evaluation", plugin::kNoStep, [&] { sources.activations.emit_evaluation(emitter); });
   });
 }
 EmittedProgram emit_drain(const ProgramSources& sources) {
-  return emit(sources, ProgramEmitter::Purpose::kDrain, "drain", [&](ProgramEmitter& emitter) { emitter.emit_drain(); });
+  return emit(sources, ProgramEmitter::Purpose::kDrain, "drain", true, [&](ProgramEmitter& emitter) { emitter.emit_drain(); });
 }
 
 }  // namespace oom::runtime

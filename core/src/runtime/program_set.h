@@ -30,8 +30,8 @@ struct ProgramSources {
   RunState& run;
 };
 
-/// Emits and verifies. Throws Error with every fault when a strategy emitted a program that does not hold.
-EmittedProgram emit_training(const ProgramSources& sources);
+/// Emits and, unless told otherwise, verifies. Throws Error with every fault when a strategy emitted a program that does not hold.
+EmittedProgram emit_training(const ProgramSources& sources, bool verified = true);
 EmittedProgram emit_evaluation(const ProgramSources& sources);
 EmittedProgram emit_drain(const ProgramSources& sources);
 

@@ -8,6 +8,7 @@
 #include "model/first_layers.h"
 #include "plugin/plugin_guard.h"
 #include "runtime/calibrate.h"
+#include "runtime/plan_judge.h"
 #include "runtime/tied_embeddings.h"
 
 namespace oom::runtime {
@@ -120,6 +121,16 @@ CostTable Session::costs(const std::string& experts) {
 std::string Session::costs_origin(const std::string& experts) {
   if (!costs_) costs_ = std::make_unique<PlanningCosts>(*this);
   return costs_->origin(experts);
+}
+
+std::string Session::costs_checksum() {
+  if (!costs_) costs_ = std::make_unique<PlanningCosts>(*this);
+  return costs_->checksum();
+}
+
+PlanJudge& Session::judge() {
+  if (!judge_) judge_ = std::make_unique<PlanJudge>(*this);
+  return *judge_;
 }
 
 const LoadedModel& Session::model() {

@@ -50,6 +50,7 @@ class PluginHost {
 };
 
 class PlanningCosts;
+class PlanJudge;
 
 class Session {
  public:
@@ -71,6 +72,10 @@ class Session {
   CostTable costs(const std::string& experts);
   /// Where they come from: "analytic", or a calibration file and what of it is used.
   std::string costs_origin(const std::string& experts);
+  /// Of what the calibration says; empty: analytic.
+  std::string costs_checksum();
+  /// What is known of this session's plans, whatever their budgets.
+  PlanJudge& judge();
   /// The expert strategies to plan for: the one named, or every usable one when "auto".
   std::vector<std::string> expert_candidates();
 
@@ -80,6 +85,7 @@ class Session {
   std::unique_ptr<config::Config> config_;
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<PlanningCosts> costs_;
+  std::unique_ptr<PlanJudge> judge_;
   DeviceKind device_ = DeviceKind::kCpu;
   int ranks_ = 1;
 };

@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using oom::testing::sample_plan;
 
-const PlanPrediction kPrediction{.step_seconds = 2.25, .gpu_peak_bytes = {10, 20}, .host_peak_bytes = {30, 40}, .machine = "2 x H200", .calibration = "analytic"};
+const PlanPrediction kPrediction{.step_seconds = 2.25, .gpu_peak_bytes = {10, 20}, .host_peak_bytes = {30, 40}, .machine = "2 x H200", .calibration = "costs.toml", .calibration_checksum = "00ff"};
 
 std::string message_of(const std::string& text) {
   try {
@@ -60,6 +60,7 @@ TEST(PlanFile, PredictionsComeBack) {
   EXPECT_EQ(read.host_peak_bytes, kPrediction.host_peak_bytes);
   EXPECT_EQ(read.machine, kPrediction.machine);
   EXPECT_EQ(read.calibration, kPrediction.calibration);
+  EXPECT_EQ(read.calibration_checksum, kPrediction.calibration_checksum);
 }
 
 TEST(PlanFile, MayBeOfNoMachineInParticular) {

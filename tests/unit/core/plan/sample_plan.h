@@ -1,4 +1,4 @@
-/// A plan in which every field differs from its default.
+/// A plan in which every field of a plan file differs from its default.
 #pragma once
 
 #include "oom/plan.h"
@@ -26,7 +26,7 @@ inline Plan sample_plan() {
                    .h2d_chunk_bytes = 1 << 20,
                    .d2h_chunk_bytes = 2 << 20,
                    .shard_delivery_ordinary = false,
-                   .shard_delivery_bank = false,
+                   .shard_delivery_bank = true,
                    .reduce_on_gpu = false};
   plan.deferred_layers = 3;
   plan.resident_layers = {0, 2};

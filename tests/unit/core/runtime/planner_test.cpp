@@ -94,7 +94,7 @@ TEST_F(Planner, ChoosesADeferralThatIsNotSlower) {
   const PlannedRun chosen = fitting({});
   EXPECT_LT(chosen.plan.deferred_layers, 3);
   EXPECT_LE(chosen.simulation.step_seconds, fitting({"train.updates=overlapped"}).simulation.step_seconds);
-  EXPECT_THAT(chosen.evidence, HasSubstr("0 layers deferred"));
+  EXPECT_THAT(chosen.evidence, HasSubstr("plans tried"));
 }
 
 TEST_F(Planner, PlanFileIsExecutedAsItStands) {
@@ -105,6 +105,35 @@ TEST_F(Planner, PlanFileIsExecutedAsItStands) {
   EXPECT_EQ(run.plan.deferred_layers, 1);
   EXPECT_EQ(run.plan.transfer.windows, 3);
   EXPECT_GT(run.account.gpus[0].peak_bytes, made.account.gpus[0].peak_bytes);
+}
+
+// What a strategy keeps among its own settings is executed as edited.
+TEST_F(Planner, EditedSettingsAreReadBack) {
+  Plan plan = fitting({}).plan;
+  EXPECT_TRUE(plan.transfer.shard_delivery_bank);
+  plan.settings["local"]["delivery"] = "\"full\"";
+  const PlannedRun full = fitting({written(plan)});
+  EXPECT_FALSE(full.plan.transfer.shard_delivery_bank);
+  const auto h2d_bytes = [](const PlannedRun& run) {
+    double bytes = 0;
+    for (const Stage& stage : run.program.stages) bytes += stage.cost.h2d_bytes;
+    return bytes;
+  };
+  EXPECT_GT(h2d_bytes(full), 1.5 * h2d_bytes(fitting({"train.updates=overlapped"})));
+  plan.settings["local"]["delivery"] = "\"shard\"";
+  plan.settings["offload"]["moe_chunk"] = "16";
+  const PlannedRun cut = fitting({written(plan)});
+  EXPECT_EQ(cut.plan.settings.at("offload").at("moe_chunk"), "16");
+  EXPECT_GT(cut.program.stages.size(), full.program.stages.size());
+}
+
+TEST_F(Planner, EditedChunkOfExpertParallelismIsReadBack) {
+  Plan plan = fitting({"engine.experts=ep"}).plan;
+  plan.settings["ep"]["routing_chunk"] = "16";
+  const size_t whole = fitting({"engine.experts=ep"}).program.stages.size();
+  EXPECT_GT(fitting({"engine.experts=ep", written(plan)}).program.stages.size(), whole);
+  plan.settings["ep"]["routing_chunk"] = "0";
+  EXPECT_THROW((void)this->plan({"engine.experts=ep", written(plan)}), FileError);
 }
 
 TEST_F(Planner, PlanFileForAnotherRunIsRefusedUnlessInsisted) {

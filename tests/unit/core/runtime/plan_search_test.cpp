@@ -1,0 +1,249 @@
+// The search over plans against exhaustive search, on tiny models under budgets and costs that are made up. Nothing runs: GPUs are planned for that are not here.
+#include "runtime/plan_search.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "planner_fixture.h"
+#include "plan/calibration_file.h"
+#include "runtime/base_plan.h"
+#include "runtime/calibrate.h"
+#include "runtime/deferral.h"
+#include "runtime/plan_explanation.h"
+#include "runtime/residency.h"
+
+namespace oom::runtime {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Rates at which steps of a tiny model take about a second and this or that is the wall.
+CostTable slow_machine() {
+  CostTable costs;
+  costs.gemm_flops = 3e9;
+  costs.attention_flops = 3e9;
+  costs.other_flops = 3e9;
+  costs.hbm_bytes = 4e9;
+  costs.h2d_bytes = costs.d2h_bytes = 30e6;
+  costs.pcie_bytes = 50e6;
+  costs.host_io_bytes = 100e6;
+  costs.host_dram_bytes = 120e6;
+  costs.update_parameters = 4e6;
+  costs.convert_parameters = 8e6;
+  costs.peer_bytes = 300e6;
+  return costs;
+}
+
+const std::map<std::string, CostTable>& machines() {
+  static const std::map<std::string, CostTable> all = [] {
+    std::map<std::string, CostTable> tables;
+    tables["updates"] = slow_machine();
+    tables["updates"].update_parameters = 1e6;
+    tables["pcie"] = slow_machine();
+    tables["pcie"].h2d_bytes = tables["pcie"].d2h_bytes = 5e6;
+    tables["compute"] = slow_machine();
+    tables["compute"].gemm_flops = 1e9;
+    return tables;
+  }();
+  return all;
+}
+
+class PlanSearch : public Planner {
+ protected:
+  PlanSearch() {
+    std::string model = kModel;
+    const std::string three = "\"num_hidden_layers\": 3";
+    model.replace(model.find(three), three.size(), "\"num_hidden_layers\": 4");
+    oom::testing::write_file(folder_ / "model/config.json", model);
+    use(slow_machine());
+  }
+  void use(const CostTable& costs) {
+    oom::testing::write_file(folder_ / "costs.toml", plan::calibration_toml({.machine = "none", .versions = calibrated_versions(), .device = DeviceKind::kCuda, .rates = costs, .profiles = {}}));
+  }
+  std::vector<std::string> gpus(std::vector<std::string> more = {}) const {
+    std::vector<std::string> overrides{"engine.device=cuda", "engine.experts=ep", "budget.gpu=\"10GiB\"", "budget.host=\"100GiB\"", "budget.headroom=0", cat("engine.calibration=\"", (folder_ / "costs.toml").string(), "\"")};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return overrides;
+  }
+
+  struct Bounds {
+    int64_t least = 0, most = 0;
+  };
+  static int64_t gpu_peak(const PlannedRun& run) { return std::max(run.account.gpus[0].peak_bytes, run.account.gpus[1].peak_bytes); }
+  // What nothing and what everything on the GPUs takes.
+  Bounds gpu_bounds(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> none = gpus(more), all = none;
+    for (const char* key : {"state.resident=none", "state.resident_ordinary=none"}) none.push_back(key);
+    for (const char* key : {"state.resident=all", "state.resident_ordinary=all", "state.resident_weights=cached"}) all.push_back(key);
+    return {gpu_peak(fitting(none)), gpu_peak(fitting(all))};
+  }
+};
+
+/// The shortest step of all plans that fit: every set of resident layers, every way to supply weights, every number of waiting layers, every chunk.
+double shortest_step(Session& session, const Budgets& budgets) {
+  Plan base = base_plan(session, read_machine(session.device(), session.ranks()), Purpose::kPlanOnly);
+  base.experts = session.config().engine().experts;
+  configure_strategies(session, base);
+  const ModelDescription& model = session.model().description;
+  const std::vector<int> routed = routed_layers(model);
+  std::vector<Plan> chunks = session.experts(base.experts).alternatives(model, base, /*last_resort=*/false);
+  chunks.push_back(base);
+  double shortest = std::numeric_limits<double>::infinity();
+  for (const Plan& chunk : chunks) {
+    for (unsigned set = 0; set < 1u << routed.size(); ++set) {
+      for (unsigned bits = 0; bits < 8; ++bits) {
+        Plan plan = chunk;
+        plan.resident_layers.clear();
+        for (size_t i = 0; i < routed.size(); ++i) {
+          if (set & 1u << i) plan.resident_layers.push_back(routed[i]);
+        }
+        plan.resident_ordinary = bits & 1;
+        plan.cached_weights = bits & 2;
+        plan.resident_cached_weights = bits & 4;
+        const int waiting = may_choose_deferral(session.config()) ? std::min<int>(static_cast<int>(deferrable_layers(plan, model).size()), static_cast<int>(model.layers.size()) - 1) : plan.deferred_layers;
+        for (plan.deferred_layers = may_choose_deferral(session.config()) ? 0 : waiting; plan.deferred_layers <= waiting; ++plan.deferred_layers) {
+          if (over_bytes(session.judge().account(plan), budgets) == 0) shortest = std::min(shortest, *session.judge().simulate(plan).step_seconds);
+        }
+      }
+    }
+  }
+  return shortest;
+}
+
+// Within the tie that headroom is worth.
+TEST_F(PlanSearch, EqualsExhaustiveSearch) {
+  const Bounds bounds = gpu_bounds();
+  for (const auto& [name, costs] : machines()) {
+    use(costs);
+    for (const char* experts : {"ep", "local"}) {
+      Session session((folder_ / "run.toml").string(), gpus({cat("engine.experts=", experts)}));
+      Plan base = base_plan(session, read_machine(session.device(), session.ranks()), Purpose::kPlanOnly);
+      base.experts = experts;
+      configure_strategies(session, base);
+      const int64_t roomy_host = session.judge().account(base).host_peak_bytes[0];
+      for (const int64_t gpu : {bounds.least + (bounds.most - bounds.least) / 5, (bounds.least + bounds.most) / 2, bounds.most}) {
+        for (const int64_t host : {roomy_host + (int64_t{1} << 20), roomy_host - (int64_t{1} << 20)}) {
+          const Budgets budgets{.gpu_bytes = {gpu, gpu}, .headroom_bytes = 0, .host_bytes = {host}};
+          const double shortest = shortest_step(session, budgets);
+          const SearchResult found = search_plan(session, base, budgets);
+          if (shortest == std::numeric_limits<double>::infinity()) {
+            EXPECT_FALSE(found.best.fits);
+            continue;
+          }
+          ASSERT_TRUE(found.best.fits) << name << ", " << experts << ", gpu " << gpu << ", host " << host;
+          EXPECT_LE(*found.best.figures.step_seconds, shortest * (1 + kTie)) << name << ", " << experts << ", gpu " << gpu << ", host " << host << ": " << describe_state(found.best.plan);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(PlanSearch, LargerBudgetsAreNeverSlower) {
+  const Bounds bounds = gpu_bounds();
+  for (const auto& [name, costs] : machines()) {
+    use(costs);
+    Session session((folder_ / "run.toml").string(), gpus());
+    Plan base = base_plan(session, read_machine(session.device(), session.ranks()), Purpose::kPlanOnly);
+    base.experts = "ep";
+    configure_strategies(session, base);
+    const int64_t most_host = session.judge().account(base).host_peak_bytes[0] + (int64_t{4} << 20);
+    const auto seconds = [&](int gpu, int host) {
+      const int64_t gpu_bytes = bounds.least + (bounds.most - bounds.least) * gpu / 8, host_bytes = most_host - (int64_t{1} << 20) * (4 - host);
+      const Trial best = search_plan(session, base, {.gpu_bytes = {gpu_bytes, gpu_bytes}, .headroom_bytes = 0, .host_bytes = {host_bytes}}).best;
+      return best.fits ? *best.figures.step_seconds : std::numeric_limits<double>::infinity();
+    };
+    for (int host = 0; host <= 4; ++host) {
+      for (int gpu = 0; gpu <= 8; ++gpu) {
+        const double own = seconds(gpu, host);
+        EXPECT_LE(own, seconds(std::max(0, gpu - 1), host) * (1 + kTie)) << name << ", gpu " << gpu << ", host " << host;
+        EXPECT_LE(own, seconds(gpu, std::max(0, host - 1)) * (1 + kTie)) << name << ", gpu " << gpu << ", host " << host;
+      }
+    }
+  }
+}
+
+// What the chosen plan takes to the byte is enough for it; a byte less is another plan or none.
+TEST_F(PlanSearch, BudgetsHoldToTheByte) {
+  const Bounds bounds = gpu_bounds();
+  const auto with = [&](int64_t bytes) { return plan(gpus({cat("budget.gpu=", bytes)})); };
+  const PlannedRun first = std::move(*with((bounds.least + bounds.most) / 2).run);
+  EXPECT_FALSE(first.plan.resident_layers.empty());
+  const PlanAnswer exact = with(gpu_peak(first));
+  ASSERT_TRUE(exact.run);
+  EXPECT_LE(exact.run->simulation.step_seconds, first.simulation.step_seconds * (1 + kTie));
+  const PlanAnswer less = with(gpu_peak(first) - 1);
+  ASSERT_TRUE(less.run);
+  EXPECT_LT(gpu_peak(*less.run), gpu_peak(first));
+  EXPECT_NE(describe_difference(less.run->plan, first.plan), "");
+  EXPECT_FALSE(with(bounds.least - 1).run);
+}
+
+TEST_F(PlanSearch, WhatIsStatedStays) {
+  const PlannedRun run = fitting(gpus({"state.resident=[1, 3]", "state.resident_ordinary=none", "state.weights=convert", "state.resident_weights=cached", "train.updates=overlapped", "ep.routing_chunk=17"}));
+  EXPECT_EQ(run.plan.resident_layers, (std::vector<int>{1, 3}));
+  EXPECT_FALSE(run.plan.resident_ordinary);
+  EXPECT_FALSE(run.plan.cached_weights);
+  EXPECT_TRUE(run.plan.resident_cached_weights);
+  EXPECT_EQ(run.plan.deferred_layers, 0);
+  EXPECT_EQ(run.plan.settings.at("ep").at("routing_chunk"), "17");
+}
+
+// Enough tokens for chunks: where the whole does not fit, the largest that does; below 32768 tokens only where nothing larger fits.
+TEST_F(PlanSearch, RoutingChunksFollowTheBudget) {
+  const std::vector<std::string> workload{"data.sequence_length=131072", "train.global_batch=2", "state.resident=none", "state.resident_ordinary=none"};
+  const auto chunk_under = [&](int64_t bytes) {
+    std::vector<std::string> all = workload;
+    all.push_back(cat("budget.gpu=", bytes));
+    const PlanAnswer answer = plan(gpus(all));
+    return answer.run ? std::stoll(answer.run->plan.settings.at("ep").at("routing_chunk")) : 0;
+  };
+  const auto peak_of = [&](const char* chunk) {
+    std::vector<std::string> all = workload;
+    all.push_back(cat("ep.routing_chunk=", chunk));
+    return gpu_peak(fitting(gpus(all)));
+  };
+  const int64_t whole = peak_of("131072"), third = peak_of("32768"), small = peak_of("4096");
+  ASSERT_GT(whole, third);
+  ASSERT_GT(third, small);
+  EXPECT_LT(chunk_under(whole - 1), 131072);
+  EXPECT_GE(chunk_under(third), 32768);
+  EXPECT_LT(chunk_under(third - 1), 32768);
+  EXPECT_EQ(chunk_under(small - 1) % 1024, 0);
+}
+
+TEST_F(PlanSearch, SaysWhatLostAndWhatMoreMemoryWouldBuy) {
+  Session session((folder_ / "run.toml").string(), gpus({cat("budget.gpu=", (gpu_bounds().least + gpu_bounds().most) / 2)}));
+  const PlanAnswer answer = find_plan(session, Purpose::kPlanOnly);
+  ASSERT_TRUE(answer.run);
+  const std::vector<RunnerUp> lost = runners_up(*answer.run);
+  ASSERT_FALSE(lost.empty());
+  for (const RunnerUp& each : lost) {
+    EXPECT_NE(each.difference, "");
+    EXPECT_NE(each.why, "");
+    EXPECT_GE(each.figures.step_seconds.value_or(1e9), answer.run->simulation.step_seconds * (1 - kTie));
+  }
+  const std::vector<BudgetGain> gains = budget_gains(session, *answer.run);
+  ASSERT_EQ(gains.size(), 2u);
+  // A GiB holds the whole of the model.
+  EXPECT_LT(gains[0].step_seconds, answer.run->simulation.step_seconds);
+  EXPECT_THAT(gains[0].difference, HasSubstr("state.resident"));
+  EXPECT_THAT(explain(session, *answer.run), HasSubstr("one more GiB of each GPU"));
+}
+
+// A choice that another strategy would make otherwise is told by its own keys.
+TEST_F(PlanSearch, DifferencesAreNamedByKey) {
+  Plan one, other;
+  EXPECT_THAT(describe_difference(one, other), IsEmpty());
+  one.resident_layers = {0, 1};
+  one.deferred_layers = 3;
+  one.settings["ep"] = {{"routing_chunk", "64"}};
+  other.settings["ep"] = {{"routing_chunk", "128"}};
+  EXPECT_EQ(describe_difference(one, other), "state.resident 2, deferred_layers 3, ep.routing_chunk 64");
+  other = one;
+  other.resident_layers = {0, 2};
+  EXPECT_EQ(describe_difference(one, other), "state.resident [0, 1]");
+}
+
+}  // namespace
+}  // namespace oom::runtime
