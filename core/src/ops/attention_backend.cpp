@@ -69,9 +69,11 @@ int64_t attention_workspace_bytes(const AttentionProblem& problem, bool backward
     case AttentionBackend::kTiled: {
       const TiledShape shape = tiled_shape(problem);
       const int64_t tile_rows = shape.pairs * shape.tokens * group, score_bytes = tile_rows * shape.keys * 4;
+      const int64_t parts = shape.keys / kTiledSummedKeys;
+      const int64_t partial_bytes = parts < 2 ? 0 : (parts + 1) * shape.tokens * group * problem.head_dim * 4;
       const int64_t query_bytes = tile_rows * problem.head_dim * element_bytes, key_elements = shape.pairs * problem.tokens * problem.head_dim;
-      if (!backward) return score_bytes + 2 * query_bytes + 2 * key_elements * element_bytes;
-      return 2 * score_bytes + 4 * query_bytes + key_elements * (2 * element_bytes + 8);  // FP32 sums of dK and dV
+      if (!backward) return score_bytes + partial_bytes + 2 * query_bytes + 2 * key_elements * element_bytes;
+      return 2 * score_bytes + partial_bytes + 4 * query_bytes + key_elements * (2 * element_bytes + 8);  // FP32 sums of dK and dV
     }
     case AttentionBackend::kCpuFlash: return backward ? query_elements * 4 : int64_t{8} << 20;
     case AttentionBackend::kCpuBlocked: {

@@ -40,7 +40,9 @@ AttentionBackward attention_backward_flash2(const AttentionOperands& operands, c
 AttentionForward attention_forward_mem_efficient(const AttentionOperands& operands);
 AttentionBackward attention_backward_mem_efficient(const AttentionOperands& operands, const AttentionSaved& saved);
 
-constexpr int64_t kTiledScores = int64_t{32} << 20;  ///< FP32: 128 MiB in forward, with their gradients 256 MiB in backward
+/// FP32: 512 MiB in forward, with their gradients 1 GiB in backward. Fewer rows against many keys are bound by reading the keys.
+constexpr int64_t kTiledScores = int64_t{128} << 20;
+constexpr int64_t kTiledSummedKeys = 8192;           ///< of a product over keys; parts of so many keys are multiplied side by side, then summed
 constexpr int64_t kTiledAlignment = 8;               ///< of a block's first key
 /// The largest block of tiled attention: key/value heads of sequences handled together, query tokens, and the keys they see.
 struct TiledShape {
@@ -48,8 +50,9 @@ struct TiledShape {
 };
 /// At most `most_scores` at once, unless one token's are more.
 TiledShape tiled_shape(const AttentionProblem& problem, int64_t most_scores = kTiledScores);
-AttentionForward attention_forward_tiled(const AttentionOperands& operands, int64_t most_scores = kTiledScores);
-AttentionBackward attention_backward_tiled(const AttentionOperands& operands, const AttentionSaved& saved, int64_t most_scores = kTiledScores);
+AttentionForward attention_forward_tiled(const AttentionOperands& operands, int64_t most_scores = kTiledScores, int64_t summed_keys = kTiledSummedKeys);
+AttentionBackward attention_backward_tiled(const AttentionOperands& operands, const AttentionSaved& saved, int64_t most_scores = kTiledScores,
+                                           int64_t summed_keys = kTiledSummedKeys);
 
 /// Calls visit(first token, token count) for every document that has tokens; for the whole sequence where there are no documents.
 template <typename Visit>

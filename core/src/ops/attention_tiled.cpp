@@ -39,6 +39,21 @@ void product(at::Tensor c, const at::Tensor& a, const at::Tensor& b, bool accumu
   }
 }
 
+/// c [N,M,L] = a [N,M,K] b [N,K,L], c contiguous, where K is keys: a few rows against very many keys would occupy a few multiprocessors, so parts of
+/// `summed_keys` are multiplied side by side and summed in FP32 in their order.
+void product_over_keys(const at::Tensor& c, const at::Tensor& a, const at::Tensor& b, int64_t summed_keys) {
+  const int64_t parts = a.size(2) / summed_keys, whole = parts * summed_keys, rest = a.size(2) - whole;
+  if (parts < 2) return product(c, a, b);
+  const at::Tensor partial = at::empty({parts, c.size(1), c.size(2)}, c.options().dtype(at::kFloat));
+  for (int64_t n = 0; n < c.size(0); ++n) {
+    const at::Tensor left = a.select(0, n), right = b.select(0, n);
+    product(partial, left.narrow(1, 0, whole).unflatten(1, {parts, summed_keys}).transpose(0, 1), right.narrow(0, 0, whole).unflatten(0, {parts, summed_keys}));
+    const at::Tensor sum = partial.sum(0, /*keepdim=*/true);
+    if (rest > 0) product(sum, left.narrow(1, whole, rest).unsqueeze(0), right.narrow(0, whole, rest).unsqueeze(0), /*accumulate=*/true);
+    c.narrow(0, n, 1).copy_(sum);
+  }
+}
+
 /// Sequences [sequence, sequence + sequences) and key/value heads [head, head + heads), heads of one sequence unless all heads.
 struct Pairs {
   int64_t sequence, sequences, head, heads;
@@ -149,7 +164,7 @@ at::Tensor score_storage(const AttentionOperands& operands, const Walk& walk) {
 
 }  // namespace
 
-AttentionForward attention_forward_tiled(const AttentionOperands& operands, int64_t most_scores) {
+AttentionForward attention_forward_tiled(const AttentionOperands& operands, int64_t most_scores, int64_t summed_keys) {
   const int64_t group = operands.group(), dim = operands.head_dim();
   const Walk walk(operands, most_scores);
   at::Tensor out = at::empty(operands.q.sizes(), operands.q.options());
@@ -168,14 +183,14 @@ AttentionForward attention_forward_tiled(const AttentionOperands& operands, int6
         tiled_softmax_cpu(block);
       }
       const at::Tensor result = at::empty(queries.sizes(), queries.options());
-      product(result, results_in(scores, queries.scalar_type()), values.narrow(1, tile.key, tile.keys));
+      product_over_keys(result, results_in(scores, queries.scalar_type()), values.narrow(1, tile.key, tile.keys), summed_keys);
       query_place(out, pairs, tile, group).copy_(result.view({pairs.sequences, pairs.heads, tile.tokens, group, dim}));
     });
   });
   return {out, lse};
 }
 
-AttentionBackward attention_backward_tiled(const AttentionOperands& operands, const AttentionSaved& saved, int64_t most_scores) {
+AttentionBackward attention_backward_tiled(const AttentionOperands& operands, const AttentionSaved& saved, int64_t most_scores, int64_t summed_keys) {
   const int64_t group = operands.group(), dim = operands.head_dim();
   const at::ScalarType type = operands.q.scalar_type();
   const Walk walk(operands, most_scores);
@@ -204,7 +219,7 @@ AttentionBackward attention_backward_tiled(const AttentionOperands& operands, co
       product(dvalues.narrow(1, tile.key, tile.keys), probability.transpose(1, 2), douts, /*accumulate=*/true);
       product(dkeys.narrow(1, tile.key, tile.keys), dscore.transpose(1, 2), queries, /*accumulate=*/true);
       const at::Tensor dqueries = at::empty(queries.sizes(), queries.options());
-      product(dqueries, dscore, tile_keys);
+      product_over_keys(dqueries, dscore, tile_keys, summed_keys);
       query_place(gradients.dq, pairs, tile, group).copy_(dqueries.view({pairs.sequences, pairs.heads, tile.tokens, group, dim}));
     });
     const auto put = [&](const at::Tensor& to, const at::Tensor& from) {

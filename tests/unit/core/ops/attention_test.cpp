@@ -278,6 +278,16 @@ TEST_P(TiledAttentionTest, FewScoresAtOnceAreEnough) {
   }
 }
 
+TEST_P(TiledAttentionTest, KeysAreSummedInParts) {
+  const Case c{.batch = 2, .tokens = 301, .query_heads = 6, .kv_heads = 2, .dim = 64};
+  const Operands o = operands_of(c);
+  const AttentionOperands operands{o.q, o.k, o.v, o.options};
+  for (const int64_t keys : {8, 104, 152}) {  // many parts, a rest of another length, two parts of the last blocks only
+    const AttentionForward forward = attention_forward_tiled(operands, kTiledScores, keys);
+    expect_agreement(c, o, forward, attention_backward_tiled(operands, {o.dout, forward.out, forward.lse}, kTiledScores, keys), std::to_string(keys) + " keys");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Places, TiledAttentionTest, all_places(), testing::place_name);
 
 TEST(TiledShapeTest, ScoresAreBounded) {
@@ -293,8 +303,8 @@ TEST(TiledShapeTest, ScoresAreBounded) {
     }
   problem.tokens = 4096;
   problem.window_tokens = 0;
-  EXPECT_EQ(tiled_shape(problem).tokens, 256);
-  EXPECT_EQ(tiled_shape(problem).pairs, 4);  // two sequences
+  EXPECT_EQ(tiled_shape(problem, 32 << 20).tokens, 256);
+  EXPECT_EQ(tiled_shape(problem, 32 << 20).pairs, 4);  // two sequences
 }
 
 TEST(AttentionBackendTest, IsChosenByProblem) {
