@@ -196,7 +196,7 @@ def test_more_ranks_than_a_machine_has(engine, workspace):
 
 
 @pytest.mark.parametrize("family, key, value", [
-    *[(family, *fault) for family in ("qwen3_moe", "mixtral") for fault in [
+    *[(family, *fault) for family in ("qwen3_moe", "mixtral", "qwen3_5_moe") for fault in [
         ("hidden_size", 1 << 62), ("num_hidden_layers", 10**9), ("num_hidden_layers", 0), ("rms_norm_eps", -1.0), ("rope_theta", 0), ("rope_theta", -1e4), ("initializer_range", -0.02),
         ("max_position_embeddings", 0), ("rope_parameters.rope_theta", 0), ("rope_parameters.factor", 0)]],
     *[("gemma4", key, value) for key, value in [("rms_norm_eps", 0), ("initializer_range", -0.02), ("max_position_embeddings", -1)]],

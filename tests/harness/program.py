@@ -55,8 +55,9 @@ class Program:
         """Asks for the program and for plugins by name. A plugin that the repository has no source of is none to require."""
         if not self.binary.exists():
             unavailable(f"{self.binary} is not built yet")
+        folders = [self.binary.parents[1] / "lib/oom/plugins", *map(pathlib.Path, filter(None, os.environ.get("OOM_PLUGIN_PATH", "").split(":")))]
         for plugin in plugins:
-            if (self.binary.parents[1] / f"lib/oom/plugins/liboom_{plugin}.so").exists():
+            if any((folder / f"liboom_{plugin}.so").exists() for folder in folders):
                 continue
             if not any((REPOSITORY / folder / plugin).is_dir() for folder in ("plugins", "plugins/models")):
                 pytest.skip(f"plugin {plugin} is not written yet")

@@ -1,11 +1,11 @@
 #include "gemma4.h"
 
 #include <oom/blocks.h>
+#include <oom/models/description.h>
+#include <oom/models/expert_files.h>
 
 #include <cmath>
 
-#include "../common/description.h"
-#include "../common/expert_files.h"
 #include "feed_forward.h"
 #include "geometry.h"
 

@@ -1,8 +1,8 @@
 #include "geometry.h"
 
-#include "../common/config_values.h"
-#include "../common/description.h"
-#include "../common/expert_files.h"
+#include <oom/models/config_values.h>
+#include <oom/models/description.h>
+#include <oom/models/expert_files.h>
 
 namespace oom::gemma4 {
 namespace {

@@ -1,13 +1,12 @@
 #include "mixtral.h"
 
 #include <oom/blocks.h>
+#include <oom/models/config_values.h>
+#include <oom/models/description.h>
+#include <oom/models/expert_files.h>
+#include <oom/models/rotary_config.h>
 
 #include <cmath>
-
-#include "../common/config_values.h"
-#include "../common/description.h"
-#include "../common/expert_files.h"
-#include "../common/rotary_config.h"
 
 namespace oom::mixtral {
 namespace {

@@ -1,11 +1,10 @@
 #include "geometry.h"
 
+#include <oom/models/config_values.h>
+#include <oom/models/description.h>
+#include <oom/models/expert_files.h>
+#include <oom/models/rotary_config.h>
 #include <oom/ops/causal_conv.h>
-
-#include "../common/config_values.h"
-#include "../common/description.h"
-#include "../common/expert_files.h"
-#include "../common/rotary_config.h"
 
 namespace oom::qwen3_5_moe {
 namespace {
@@ -72,6 +71,9 @@ void read_text(const ModelConfig& config, const ModelOptions& options, Geometry&
   }
   if (geometry.top_k > geometry.experts) refuse(config, cat("num_experts_per_tok: must be at most num_experts = ", geometry.experts, "; got ", geometry.top_k));
   models::require_positive(config, "rms_norm_eps", geometry.epsilon);
+  models::require_positive(config, "max_position_embeddings", static_cast<double>(geometry.max_positions));
+  models::require_not_negative(config, "initializer_range", geometry.initial_std);
+  models::require_not_negative(config, "router_aux_loss_coef", geometry.aux_coefficient);
   // Text has the same position on all three axes of the multimodal embedding, which then is the ordinary one.
   geometry.rotary = models::read_rotary(config, options, geometry.head_dim, geometry.max_positions,
                                         {.theta = 10000.0, .partial_factor = 0.25, .without_effect = {"mrope_section", "mrope_interleaved"}});

@@ -1,11 +1,11 @@
 #include "qwen3_5_moe.h"
 
 #include <oom/gated_delta_net.h>
+#include <oom/models/description.h>
+#include <oom/models/expert_files.h>
 
 #include <cmath>
 
-#include "../common/description.h"
-#include "../common/expert_files.h"
 #include "geometry.h"
 
 namespace oom::qwen3_5_moe {

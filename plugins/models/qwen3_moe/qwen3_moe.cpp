@@ -1,11 +1,10 @@
 #include "qwen3_moe.h"
 
 #include <oom/blocks.h>
-
-#include "../common/config_values.h"
-#include "../common/description.h"
-#include "../common/expert_files.h"
-#include "../common/rotary_config.h"
+#include <oom/models/config_values.h>
+#include <oom/models/description.h>
+#include <oom/models/expert_files.h>
+#include <oom/models/rotary_config.h>
 
 #include <cmath>
 

@@ -1,22 +1,16 @@
-/// What every adapter does alike: checks of sizes out of a config.json, and the list of a model's parameters in file order.
+/// Describes a model of the shape that transformers gives most families: parameters in file order under "model.".
 #pragma once
 
-#include <oom/model_adapter.h>
-
-#include <initializer_list>
+#include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
+
+#include "oom/model_adapter.h"
 
 namespace oom::models {
 
-/// Throws FileError unless each value is positive and far enough below 2^63 that products of sizes stay within 64 bits.
-void require_sizes(const ModelConfig& config, std::initializer_list<std::pair<const char*, int64_t>> sizes);
-/// Throws FileError unless `layers` is a number of layers that a model may have.
-void require_layer_count(const ModelConfig& config, int64_t layers);
-
 /// Lists parameters in file order. From begin_layer on names are relative to "model.layers.N.", and tensors belong to that layer.
-class DescriptionBuilder {
+class OOM_API DescriptionBuilder {
  public:
   /// A description of `family` with its config's text; matrices are initialised with `initial_std`.
   DescriptionBuilder(std::string family, const ModelConfig& config, const ModelOptions& options, double initial_std);

@@ -1,4 +1,4 @@
-#include "expert_files.h"
+#include "oom/models/expert_files.h"
 
 namespace oom::models {
 

@@ -1,10 +1,10 @@
 /// Rotary settings out of a config.json: older files write rope_theta and rope_scaling, newer ones rope_parameters.
 #pragma once
 
-#include <oom/model_adapter.h>
-#include <oom/ops/rotary.h>
-
 #include <vector>
+
+#include "oom/model_adapter.h"
+#include "oom/ops/rotary.h"
 
 namespace oom::models {
 
@@ -19,6 +19,6 @@ struct RotaryDefaults {
 
 /// Reads the keys and marks them as read. Types default and yarn are taken, others refused by name; ModelOptions::yarn_factor above one asks for YaRN
 /// with that factor, the original length being max_position_embeddings.
-ops::RotarySettings read_rotary(const ModelConfig& config, const ModelOptions& options, int64_t head_dim, int64_t max_positions, const RotaryDefaults& defaults);
+OOM_API ops::RotarySettings read_rotary(const ModelConfig& config, const ModelOptions& options, int64_t head_dim, int64_t max_positions, const RotaryDefaults& defaults);
 
 }  // namespace oom::models

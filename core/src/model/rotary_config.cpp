@@ -1,6 +1,6 @@
-#include "rotary_config.h"
+#include "oom/models/rotary_config.h"
 
-#include "config_values.h"
+#include "oom/models/config_values.h"
 
 namespace oom::models {
 

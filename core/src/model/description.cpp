@@ -1,18 +1,6 @@
-#include "description.h"
+#include "oom/models/description.h"
 
 namespace oom::models {
-
-void require_sizes(const ModelConfig& config, std::initializer_list<std::pair<const char*, int64_t>> sizes) {
-  constexpr int64_t kMost = 1 << 20;
-  for (const auto& [key, value] : sizes) {
-    if (value <= 0 || value > kMost) throw FileError(cat(config.source(), ": ", key, ": must be from 1 to ", kMost, "; got ", value));
-  }
-}
-
-void require_layer_count(const ModelConfig& config, int64_t layers) {
-  constexpr int64_t kMost = 10000;
-  if (layers <= 0 || layers > kMost) throw FileError(cat(config.source(), ": num_hidden_layers: must be from 1 to ", kMost, "; got ", layers));
-}
 
 DescriptionBuilder::DescriptionBuilder(std::string family, const ModelConfig& config, const ModelOptions& options, double initial_std)
     : normal_{Initialisation::Kind::kNormal, initial_std} {
