@@ -19,6 +19,7 @@ namespace oom::runtime {
 namespace {
 
 constexpr int64_t kPieceElements = 1 << 20;
+constexpr int64_t kShareElements = 16 << 20;  // of a tensor that one thread reads: the experts of a layer may be one tensor
 constexpr int kThreads = 8;  // a fast disk wants several requests at once, and converting takes longer than reading
 constexpr size_t kNamedFaults = 20;
 
@@ -109,6 +110,7 @@ void load_model_weights(const checkpoint::HfDirectory& files, const ModelDescrip
   struct Work {
     int parameter;
     const FilePiece* piece;
+    int64_t first, end;  // elements of the piece
   };
   WeightFaults faults;
   const std::vector<ChosenLayout> chosen = choose_layouts(files, model, faults);
@@ -116,30 +118,36 @@ void load_model_weights(const checkpoint::HfDirectory& files, const ModelDescrip
   std::vector<Work> work;
   for (const ChosenLayout& layout : chosen) {
     for (const FilePiece& piece : layout.pieces) {
-      if (fits(files.find(piece.tensor), piece)) work.push_back({layout.parameter, &piece});
+      if (!fits(files.find(piece.tensor), piece)) continue;
+      const int64_t total = piece_elements(piece);
+      for (int64_t first = 0; first < total; first += kShareElements) work.push_back({layout.parameter, &piece, first, std::min(first + kShareElements, total)});
     }
   }
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
-  std::mutex unreadable;
+  std::mutex mutex;
+  std::map<std::pair<std::string, int64_t>, std::string> unreadable;  // by tensor and share
   checkpoint::for_each_parallel(work.size(), kThreads, [&](size_t i) {
-    const FilePiece& piece = *work[i].piece;
-    const int64_t total = piece_elements(piece);
-    std::vector<float> values(static_cast<size_t>(std::min(total, kPieceElements)));
+    const auto [parameter, piece, first, end] = work[i];
+    std::vector<float> values(static_cast<size_t>(std::min(end - first, kPieceElements)));
     try {
-      for (int64_t at = 0; at < total; at += kPieceElements) {
-        const std::span<float> part(values.data(), static_cast<size_t>(std::min(kPieceElements, total - at)));
-        files.read_float(piece.tensor, at, part);
-        state.write(work[i].parameter, optim::StatePart::kMaster, piece.offset + at, part);
+      for (int64_t at = first; at < end; at += kPieceElements) {
+        const std::span<float> part(values.data(), static_cast<size_t>(std::min(kPieceElements, end - at)));
+        files.read_float(piece->tensor, at, part);
+        state.write(parameter, optim::StatePart::kMaster, piece->offset + at, part);
       }
     } catch (const FileError& error) {
-      const std::lock_guard lock(unreadable);
-      faults.unreadable.push_back(error.what());
+      const std::lock_guard lock(mutex);
+      unreadable[{piece->tensor, first}] = error.what();
     }
   });
-  std::sort(faults.unreadable.begin(), faults.unreadable.end());
+  std::string last;
+  for (const auto& [place, what] : unreadable) {
+    if (place.first != last) faults.unreadable.push_back(what);
+    last = place.first;
+  }
   faults.raise_if_any(files);
   int64_t bytes = 0;
-  for (const Work& each : work) bytes += files.get(each.piece->tensor).bytes();
+  for (const Work& each : work) bytes += (each.end - each.first) * checkpoint::dtype_bytes(files.get(each.piece->tensor).dtype);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   log_info("weights: ", base::format_bytes(bytes), " of ", files.folder().string(), " in ", seconds, " s, ", base::format_bytes(static_cast<int64_t>(static_cast<double>(bytes) / std::max(seconds, 1e-9))), "/s");
 }
