@@ -40,7 +40,8 @@ class Gemma4FeedForward final : public FeedForward {
   at::Tensor back(const at::Tensor& y, const at::Tensor& routed, const FeedForwardFront& front, const FeedForwardCall& call, Saved* saved) const override {
     const LayerWeights& weights = call.weights;
     const ops::NormOutput experts_out = norm(routed, weights[settings_.expert_out_norm]);
-    const at::Tensor sum = ops::add_residual(front.side, experts_out.y);
+    const at::Tensor& sum = experts_out.y;
+    ops::add_scaled_out(sum, front.side, sum);
     const ops::NormOutput out = norm(sum, weights[settings_.out_norm]);
     if (saved) saved->tensors.insert(saved->tensors.end(), {routed, experts_out.rstd, sum, out.rstd});
     ops::add_scaled_out(out.y, y, out.y);
@@ -68,10 +69,10 @@ class Gemma4FeedForward final : public FeedForward {
     const LayerGradients& sinks = *call.gradients;
     const std::vector<at::Tensor> held = std::move(saved.tensors);
     const at::Tensor& rstd = held[kRstd];
-    const at::Tensor ddense = norm_gradient(dside, held[kDense], weights[settings_.dense_out_norm], held[kDenseRstd], sinks[settings_.dense_out_norm]);
-    const at::Tensor ddense_in = ops::gated_mlp_backward(ddense, held[kDenseIn], held[kZ], mlp(weights),
-                                                         {.gate = sinks[settings_.gate], .up = sinks[settings_.up], .down = sinks[settings_.down]});
-    at::Tensor sum = norm_gradient(ddense_in, y, weights[settings_.dense_norm], rstd, sinks[settings_.dense_norm], dy);
+    at::Tensor ddense = norm_gradient(dside, held[kDense], weights[settings_.dense_out_norm], held[kDenseRstd], sinks[settings_.dense_out_norm]);
+    ddense = ops::gated_mlp_backward(ddense, held[kDenseIn], held[kZ], mlp(weights), {.gate = sinks[settings_.gate], .up = sinks[settings_.up], .down = sinks[settings_.down]});
+    at::Tensor sum = norm_gradient(ddense, y, weights[settings_.dense_norm], rstd, sinks[settings_.dense_norm], dy);
+    ddense = {};
     sum = norm_gradient(dexpert_input, y, weights[settings_.expert_norm], rstd, sinks[settings_.expert_norm], sum);
 
     const at::Tensor dlogits = ops::route_backward({drouting_weights, call.probability_gradient}, held[kLogits], routing, settings_.routing,

@@ -1,0 +1,186 @@
+// What each family's sublayers allocate beside what they are given and what they return, against what they tell the accountant. On the CPU in FP32, where
+// an allocator can count; attention itself is priced for CUDA, so its share is exchanged for the CPU's. OOM_TINY_MODELS names the small models.
+#include <gtest/gtest.h>
+
+#include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/arange.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/InferenceMode.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "oom/ops/attention.h"
+#include "ops/attention_kernels.h"
+#include "runtime/session.h"
+#include "runtime/sublayer_price.h"
+
+namespace oom {
+namespace {
+
+constexpr int64_t kBatch = 2, kLength = 512, kTokens = kBatch * kLength;
+
+/// Counts what lives of LibTorch's CPU memory.
+class CountingAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t bytes) override {
+    auto* block = new Block{inner_->allocate(bytes), static_cast<int64_t>(bytes), this};
+    const int64_t now = live_ += block->bytes;
+    for (int64_t peak = peak_; now > peak && !peak_.compare_exchange_weak(peak, now);) {
+    }
+    return {block->memory.get(), block, &release, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+  void copy_data(void* to, const void* from, size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+  int64_t live() const { return live_; }
+  void restart() { peak_ = live_.load(); }
+  int64_t peak() const { return peak_; }
+
+ private:
+  struct Block {
+    c10::DataPtr memory;
+    int64_t bytes;
+    CountingAllocator* owner;
+  };
+  static void release(void* context) {
+    auto* block = static_cast<Block*>(context);
+    block->owner->live_ -= block->bytes;
+    delete block;
+  }
+
+  c10::Allocator* inner_ = c10::GetDefaultCPUAllocator();
+  std::atomic<int64_t> live_ = 0, peak_ = 0;
+};
+
+CountingAllocator& counter() {
+  static CountingAllocator allocator;
+  return allocator;
+}
+
+struct Measured {
+  int64_t result_bytes = 0;     ///< alive behind the call that was not before
+  int64_t workspace_bytes = 0;  ///< most that lived beside that
+};
+
+template <typename Call>
+Measured measure(const Call& call) {
+  const int64_t before = counter().live();
+  counter().restart();
+  call();
+  const int64_t result = counter().live() - before;
+  return {result, counter().peak() - before - std::max<int64_t>(result, 0)};
+}
+
+class Workspace : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const char* folder = std::getenv("OOM_TINY_MODELS");
+    ASSERT_NE(folder, nullptr) << "python tests/harness/tiny_models.py FOLDER writes what it is to name";
+    const std::string text = base::read_text_file(std::filesystem::path(folder) / GetParam() / "config.json", 1 << 20);
+    config_ = nlohmann::json::parse(text);
+    model_ = plugins_.load_model(text, "config.json", {}, /*with_operators=*/true);
+    c10::SetCPUAllocator(&counter(), /*priority=*/255);
+  }
+
+  LayerWeights weights_of(int layer) const {
+    LayerWeights weights;
+    for (const ParameterSpec& spec : model_.description.parameters) {
+      if (spec.layer == layer) weights.push_back(at::randn(spec.shape).mul_(0.1));
+    }
+    return weights;
+  }
+  static LayerGradients sinks_of(const LayerWeights& weights) {
+    LayerGradients sinks;
+    for (const at::Tensor& weight : weights) sinks.push_back({at::zeros(weight.sizes()), false});
+    return sinks;
+  }
+
+  /// `told` covers what was measured and is not more than half as much again. Statistics of rows and the like, a few KiB, are left out of prices.
+  static void expect_close(int64_t told, int64_t measured, const std::string& what) {
+    constexpr int64_t kSlack = 64 << 10;
+    std::printf("%-60s told %9.1f KiB, measured %9.1f KiB\n", what.c_str(), static_cast<double>(told) / 1024, static_cast<double>(measured) / 1024);
+    EXPECT_GE(told + kSlack, measured) << what;
+    EXPECT_LE(told, measured + measured / 2 + kSlack) << what;
+  }
+
+  c10::InferenceMode inference_;
+  runtime::PluginHost plugins_{{}};
+  nlohmann::json config_;
+  runtime::LoadedModel model_;
+};
+
+TEST_P(Workspace, OfFeedForwardsIsWhatTheyTell) {
+  for (size_t layer = 0; layer < model_.description.layers.size(); ++layer) {
+    const FeedForward& sublayer = *model_.operators.feed_forwards.at(layer);
+    const LayerWeights weights = weights_of(static_cast<int>(layer));
+    LayerGradients sinks = sinks_of(weights);
+    const FeedForwardCall call{.weights = weights, .gradients = &sinks, .probability_gradient = {}, .statistics = {}};
+    const int64_t hidden = model_.description.hidden;
+    const at::Tensor y = at::randn({kTokens, hidden}), routed = at::randn({kTokens, hidden}), dz = at::randn({kTokens, hidden});
+    const Plan plan{.workload = {.compute = ElementType::kFloat32}};
+    const at::Tensor dweights = at::randn({kTokens, model_.description.routed.top_k});
+    const std::string name = std::string(GetParam()) + " layer " + std::to_string(layer);
+    Routing routing;
+    FeedForwardFront front;
+    Saved saved;
+    at::Tensor z, dside, dy, dinput;
+    expect_close(sublayer.cost(Pass::kForward, kTokens, 4).workspace_bytes, measure([&] { front = sublayer.front(y, call, routing, nullptr); }).workspace_bytes, name + " front");
+    const Measured back = measure([&] { z = sublayer.back(y, routed, front, call, nullptr); });
+    EXPECT_LE(back.workspace_bytes, runtime::row_price(4, kTokens, plan, hidden).workspace_bytes) << name << " back";
+    front = {};
+    const Measured replay = measure([&] { front = sublayer.front(y, call, routing, &saved); });
+    expect_close(sublayer.cost(Pass::kReplay, kTokens, 4).workspace_bytes, replay.workspace_bytes, name + " front that saves");
+    if (sublayer.replays_back()) z = sublayer.back(y, routed, front, call, &saved);
+    int64_t held = 0;
+    for (const at::Tensor& tensor : saved.tensors) held += tensor.defined() ? static_cast<int64_t>(tensor.nbytes()) : 0;
+    expect_close(sublayer.cost(Pass::kReplay, kTokens, 4).saved_bytes, held, name + " saved");
+    front = {};
+    at::Tensor drouted = sublayer.back_backward(dz, saved, call, dside, dy);
+    expect_close(sublayer.cost(Pass::kBackward, kTokens, 4).workspace_bytes,
+                 measure([&] { dinput = sublayer.front_backward(drouted, dweights, dside, dy, y, routing, saved, call); }).workspace_bytes, name + " backward");
+  }
+}
+
+TEST_P(Workspace, OfMixersIsWhatTheyTell) {
+  for (size_t layer = 0; layer < model_.description.layers.size(); ++layer) {
+    const Mixer& sublayer = *model_.operators.mixers.at(layer);
+    const LayerWeights weights = weights_of(static_cast<int>(layer));
+    LayerGradients sinks = sinks_of(weights);
+    const SequenceInfo sequence{.batch = kBatch, .length = kLength, .positions = at::arange(kLength, at::kInt).repeat({kBatch}), .document_starts = {}, .host_document_starts = {},
+                                .longest_document = kLength};
+    const MixerCall call{.weights = weights, .gradients = &sinks, .sequence = sequence};
+    const at::Tensor x = at::randn({kTokens, model_.description.hidden}), dy = at::randn({kTokens, model_.description.hidden});
+    const std::string name = std::string(GetParam()) + " layer " + std::to_string(layer) + " " + model_.description.layers[layer].mixer;
+    const auto told = [&](Pass pass) {
+      int64_t bytes = sublayer.cost(pass, kBatch, kLength, 4, {}).workspace_bytes;
+      if (!sublayer.parts()) return bytes;
+      const KeepShape shape = sublayer.keep_shape();
+      ops::AttentionProblem problem{.device = c10::DeviceType::CUDA, .dtype = at::kFloat, .batch = kBatch, .tokens = kLength, .query_heads = shape.heads,
+                                    .kv_heads = shape.heads / sublayer.parts()->heads_per_key(), .head_dim = shape.head_dim};
+      if (model_.description.layers[layer].mixer == "sliding_attention") problem.window_tokens = config_.at("sliding_window").get<int64_t>();
+      bytes -= ops::attention_workspace_bytes(problem, pass == Pass::kBackward);
+      problem.device = c10::DeviceType::CPU;
+      return bytes + ops::attention_workspace_bytes(problem, pass == Pass::kBackward);
+    };
+    at::Tensor y, dx;
+    Saved saved;
+    expect_close(told(Pass::kForward), measure([&] { y = sublayer.forward(x, call, nullptr); }).workspace_bytes, name + " forward");
+    y = {};
+    const Measured replay = measure([&] { y = sublayer.replay(x, call, nullptr, saved); });
+    expect_close(told(Pass::kReplay), replay.workspace_bytes, name + " replay");
+    expect_close(sublayer.cost(Pass::kReplay, kBatch, kLength, 4, {}).saved_bytes, replay.result_bytes - static_cast<int64_t>(y.nbytes()), name + " saved");
+    const int64_t held = replay.result_bytes - static_cast<int64_t>(y.nbytes());
+    const Measured backward = measure([&] { dx = sublayer.backward(dy, x, saved, call); });
+    expect_close(told(Pass::kBackward), backward.workspace_bytes - held, name + " backward");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, Workspace, ::testing::Values("mixtral", "qwen3_moe", "qwen3_5_moe", "gemma4"), [](const auto& family) { return std::string(family.param); });
+
+}  // namespace
+}  // namespace oom
