@@ -21,6 +21,7 @@ def test_config_json_alone(engine, workspace):
 
 
 PUBLISHED = {
+    "mixtral-8x7b": ("mixtral", 46_702_792_704, 12_879_925_248, {"full_attention + moe": 32}, {"experts": 45_097_156_608, "attention": 1_342_177_280, "router": 1_048_576}),
     "qwen3-30b-a3b": ("qwen3_moe", 30_532_122_624, 3_353_032_704, {"full_attention + moe": 48}, {"experts": 48 * 128 * 3 * 2048 * 768}),
     # 30 of them are buffers, one a layer.
     "gemma4-26b-a4b": ("gemma4", 25_233_141_790, 3_822_530_590, {"sliding_attention + moe": 25, "full_attention + moe": 5}, {"experts": 30 * 128 * 3 * 2816 * 704}),
