@@ -31,3 +31,11 @@ def test_changes_nothing(engine, workspace):
     first = engine.run("eval", config, "--json").json
     assert engine.run("eval", config, "--json").json == first
     assert not (workspace.folder / "run").exists()
+
+
+@pytest.mark.parametrize("variable, value", [("OMP_THREAD_LIMIT", "1"), ("OMP_DYNAMIC", "true")])
+def test_fewer_threads_than_wanted_give_the_same_loss(engine, workspace, variable, value):
+    """Schedulers of shared machines limit threads; oneDNN's products were wrong with fewer than it expected."""
+    config = workspace.config(engine={"ranks": 1})
+    wanted, limited = (engine.run("eval", config, "--json", environment=environment).json["loss"] for environment in ({}, {variable: value}))
+    assert limited == pytest.approx(wanted, rel=1e-6)

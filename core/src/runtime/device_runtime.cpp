@@ -2,7 +2,9 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
+#include <omp.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -17,13 +19,20 @@ namespace {
 
 class CpuRuntime final : public DeviceRuntime {
  public:
-  CpuRuntime(int ranks, int threads_per_rank) : threads_(threads_per_rank), arenas_(ranks) {}
+  // OMP_THREAD_LIMIT may grant fewer threads than are wanted, and oneDNN's products are wrong where it gets fewer than it was told.
+  CpuRuntime(int ranks, int threads_per_rank) : threads_(std::min(threads_per_rank, omp_get_thread_limit())), arenas_(ranks) {}
 
   std::unique_ptr<program::Executor> make_executor(BuiltProgram built, program::ExecutorOptions options) override {
     options.thread_started = [threads = threads_](LaneId lane) {
       static thread_local std::optional<c10::InferenceMode> mode;
       mode.emplace();
-      at::set_num_threads(lane.lane == Lane::kCompute ? threads : 1);
+      // LibTorch hands the number set last, by whichever thread, to every thread that enters its first parallel region: all set the same. Behind
+      // that first time, of which this library and LibTorch each keep a note, lanes that only move data go down to one thread.
+      at::set_num_threads(threads);
+      at::internal::lazy_init_num_threads();
+      at::get_num_threads();
+      omp_set_dynamic(0);
+      if (lane.lane != Lane::kCompute) omp_set_num_threads(1);
     };
     return program::make_cpu_executor(std::move(built), std::move(options));
   }
