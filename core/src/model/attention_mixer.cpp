@@ -117,8 +117,10 @@ class AttentionMixer final : public Mixer {
     const ops::AttentionProblem problem{.device = c10::DeviceType::CUDA, .dtype = element_bytes == 4 ? at::kFloat : at::kBFloat16, .batch = batch, .tokens = length,
                                         .query_heads = settings_.query_heads, .kv_heads = settings_.kv_heads, .head_dim = settings_.head_dim, .window_tokens = settings_.window_tokens};
     const double rows = tokens * element;
-    const double value_raw = settings_.value_norm.present() && settings_.value >= 0 ? key : 0, product = settings_.output_norm.present() ? hidden : 0;
-    cost.saved_bytes = static_cast<int64_t>(rows * (hidden + 3 * query + gate + 3 * key + value_raw + product) + tokens * 4 * static_cast<double>(2 + 2 * settings_.query_heads + 2 * settings_.kv_heads));
+    // What the norms of heads read is saved beside what they return.
+    const double raw = (settings_.query_norm.present() ? query : 0) + (settings_.key_norm.present() ? key : 0) + (settings_.value_norm.present() && settings_.value >= 0 ? key : 0);
+    const double product = settings_.output_norm.present() ? hidden : 0;
+    cost.saved_bytes = static_cast<int64_t>(rows * (hidden + 2 * query + gate + 2 * key + raw + product) + tokens * 4 * static_cast<double>(2 + 2 * settings_.query_heads + 2 * settings_.kv_heads));
     cost.kept_bytes = static_cast<int64_t>(rows * query + tokens * 4 * static_cast<double>(settings_.query_heads));
     if (pass == Pass::kBackward) {
       cost.gemm_flops = 2 * gemm;

@@ -92,7 +92,8 @@ class MoeFeedForward final : public FeedForward {
     cost.gemm_flops = pass == Pass::kBackward ? 2 * gemm : gemm;
     cost.device_bytes = rows * element * (pass == Pass::kBackward ? 8 * hidden + 6 * experts + 12 * width : 5 * hidden + 3 * experts + 6 * width);
     cost.saved_bytes = static_cast<int64_t>(rows * (element * (hidden + experts + 2 * width + (width > 0 ? hidden : 0)) + 4));
-    cost.workspace_bytes = static_cast<int64_t>(rows * element * (pass == Pass::kBackward ? hidden + 2 * experts + 4 * width : 2 * experts + 3 * width));
+    const double gated = settings_.shared_gate >= 0 ? hidden : 0;
+    cost.workspace_bytes = static_cast<int64_t>(rows * element * (pass == Pass::kBackward ? hidden + gated + 2 * experts + 3 * width : 2 * experts + 3 * width));
     return cost;
   }
 

@@ -72,7 +72,7 @@ class Gemma4FeedForward final : public FeedForward {
     at::Tensor ddense = norm_gradient(dside, held[kDense], weights[settings_.dense_out_norm], held[kDenseRstd], sinks[settings_.dense_out_norm]);
     ddense = ops::gated_mlp_backward(ddense, held[kDenseIn], held[kZ], mlp(weights), {.gate = sinks[settings_.gate], .up = sinks[settings_.up], .down = sinks[settings_.down]});
     at::Tensor sum = norm_gradient(ddense, y, weights[settings_.dense_norm], rstd, sinks[settings_.dense_norm], dy);
-    ddense = {};
+    ddense = at::Tensor();
     sum = norm_gradient(dexpert_input, y, weights[settings_.expert_norm], rstd, sinks[settings_.expert_norm], sum);
 
     const at::Tensor dlogits = ops::route_backward({drouting_weights, call.probability_gradient}, held[kLogits], routing, settings_.routing,
