@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "planner/alternatives.h"
+#include "planner/proposals.h"
 #include "policy.h"
 #include "replay/boundaries.h"
 
@@ -19,6 +20,15 @@ void emit_forward(StepEmitter& emitter, Boundaries& boundaries, Decoder& decoder
   }
 }
 
+std::vector<Plan> plans_of(const Plan& plan, std::vector<std::map<std::string, std::string>> tables) {
+  std::vector<Plan> plans;
+  for (auto& table : tables) {
+    plans.push_back(plan);
+    plans.back().settings["offload"] = std::move(table);
+  }
+  return plans;
+}
+
 }  // namespace
 
 Offload::Offload(const HostServices& services) : services_(services) {}
@@ -32,12 +42,11 @@ void Offload::configure(const ModelDescription& model, Plan& plan) const { plan.
 void Offload::check(const ModelDescription& model, const Plan& plan) const { (void)policy_of(model, plan); }
 
 std::vector<Plan> Offload::alternatives(const ModelDescription& model, const Plan& plan) const {
-  std::vector<Plan> plans;
-  for (auto& table : offload::alternatives(given(), model, plan)) {
-    plans.push_back(plan);
-    plans.back().settings["offload"] = std::move(table);
-  }
-  return plans;
+  return plans_of(plan, offload::alternatives(given(), model, plan));
+}
+
+std::vector<Plan> Offload::propose(const ModelDescription& model, const Plan& plan, const PlanningContext& context) const {
+  return plans_of(plan, proposals(given(), model, plan, context));
 }
 
 int64_t Offload::feed_forward_tokens(const ModelDescription& model, const Plan& plan) const {

@@ -14,6 +14,7 @@ class Offload final : public ActivationStrategy {
   void configure(const ModelDescription& model, Plan& plan) const override;
   void check(const ModelDescription& model, const Plan& plan) const override;
   std::vector<Plan> alternatives(const ModelDescription& model, const Plan& plan) const override;
+  std::vector<Plan> propose(const ModelDescription& model, const Plan& plan, const PlanningContext& context) const override;
   int64_t feed_forward_tokens(const ModelDescription& model, const Plan& plan) const override;
   void emit_training(StepEmitter& emitter) override;
   void emit_evaluation(StepEmitter& emitter) override;

@@ -11,8 +11,6 @@ constexpr int64_t kBuffers = 3;
 // Gated DeltaNet is computed in tiles of so many tokens; slices that end elsewhere would be tiled, and so rounded, otherwise.
 constexpr int64_t kTile = 64;
 
-bool attends(const LayerSpec& layer) { return layer.mixer == "full_attention" || layer.mixer == "sliding_attention"; }
-
 template <typename Predicate>
 std::string list_of(const std::vector<LayerPolicy>& layers, const Predicate& predicate) {
   std::string text;
@@ -130,6 +128,8 @@ class Resolver {
 };
 
 }  // namespace
+
+bool attends(const LayerSpec& layer) { return layer.mixer == "full_attention" || layer.mixer == "sliding_attention"; }
 
 bool Policy::regenerates() const {
   return std::any_of(layers.begin(), layers.end(), [](const LayerPolicy& layer) { return layer.boundary == Boundary::kRegenerate; });

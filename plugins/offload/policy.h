@@ -7,6 +7,9 @@
 
 namespace oom::offload {
 
+/// True for mixers that have attention results to keep.
+bool attends(const LayerSpec& layer);
+
 /// Where the input of a layer is from the forward to its backward.
 enum class Boundary {
   kHost,        ///< stored in host memory
