@@ -21,7 +21,7 @@ class OOM_API ActivationStrategy : public Plugin {
   /// takes the least memory.
   virtual std::vector<Plan> alternatives(const ModelDescription&, const Plan&) const { return {}; }
   /// Plans worth judging beside a configured one and alternatives(), where the user left settings to the engine: found by costs and budgets. The engine accounts
-  /// and simulates each and takes the fastest that fits, so they need not be right, only near. In any order.
+  /// and simulates each, so they need not be right, only near. In any order.
   virtual std::vector<Plan> propose(const ModelDescription&, const Plan&, const PlanningContext&) const { return {}; }
   /// Most tokens of a rank that the feed-forward shall handle at once under a configured plan.
   virtual int64_t feed_forward_tokens(const ModelDescription&, const Plan& plan) const { return plan.tokens_per_rank(); }

@@ -13,10 +13,10 @@
 namespace oom {
 inline namespace abi_1 {
 
-/// A plan's training step and what it takes, with what a process takes besides its buffers.
-struct AccountedStep {
+/// A plan's training step, without the actions that run it, and what it takes.
+struct AccountedProgram {
   Program program;
-  MemoryAccount account;
+  MemoryAccount account;  ///< with what a process takes anyhow
 };
 
 /// Borrowed for the length of the call that it is given to, which is on the planning thread.
@@ -29,7 +29,7 @@ struct PlanningContext {
   std::vector<int64_t> host_budget_bytes;
   /// Emits the training step of a configured plan, whether it fits or not, and accounts it. Throws what strategies throw while they emit, so not from
   /// inside an emission. Milliseconds for a small program, up to a second for a deep model in small slices.
-  std::function<AccountedStep(const Plan&)> emit;
+  std::function<AccountedProgram(const Plan&)> emit;
 };
 
 }  // namespace abi_1

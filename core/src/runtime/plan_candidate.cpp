@@ -72,6 +72,13 @@ AccountedProgram emit_plan(Session& session, const Plan& plan, bool verified) {
   return result;
 }
 
+PlanningContext planning_context(Session& session, const std::string& experts, const Budgets& budgets) {
+  PlanningContext context{.costs = session.costs(experts), .gpu_budget_bytes = budgets.gpu_bytes, .host_budget_bytes = budgets.host_bytes,
+                          .emit = [&session](const Plan& plan) { return emit_plan(session, plan, /*verified=*/false); }};
+  for (int64_t& bytes : context.gpu_budget_bytes) bytes -= budgets.headroom_bytes;
+  return context;
+}
+
 Simulation simulate_plan(const Plan& plan, const Program& program, const CostTable& costs) { return simulate(program, costs, {.issuing_threads = plan.device == DeviceKind::kCuda}); }
 
 PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets) {

@@ -20,13 +20,10 @@ struct PlanCandidate {
 
 /// Lets the plan's strategies resolve their settings. Throws what they throw.
 void configure_strategies(Session& session, Plan& plan);
-/// A configured plan's step, without the actions that run it, and what it takes.
-struct AccountedProgram {
-  Program program;
-  MemoryAccount account;  ///< with what a process takes anyhow
-};
 /// Emits a plan's step. `verified`: throws Error when it does not hold; a search leaves that to the plan it ends with.
 AccountedProgram emit_plan(Session& session, const Plan& plan, bool verified);
+/// What strategies look for plans with. Borrows the session.
+PlanningContext planning_context(Session& session, const std::string& experts, const Budgets& budgets);
 /// Predicts how a plan's step runs.
 Simulation simulate_plan(const Plan& plan, const Program& program, const CostTable& costs);
 /// Judges a configured plan: emitted, verified, accounted and simulated.

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/text.h"
+#include "plugin/plugin_guard.h"
 #include "runtime/base_plan.h"
 #include "runtime/deferral.h"
 #include "runtime/residency.h"
@@ -29,12 +30,12 @@ class Search {
       : session_(session), judge_(session.judge()), configured_(configured), budgets_(budgets), model_(session.model().description), routed_(routed_layers(model_)) {
     const config::State& state = session.config().state();
     // On the CPU device every place is host memory: residency would save nothing.
-    const bool places = configured.device == DeviceKind::kCuda;
-    open_layers_ = places && state.resident.is_auto() && !routed_.empty();
+    places_ = configured.device == DeviceKind::kCuda;
+    open_layers_ = places_ && state.resident.is_auto() && !routed_.empty();
     open_placement_ = open_layers_ && !session.config().table("state").is_given("placement");
-    open_ordinary_ = places && !state.resident_ordinary;
+    open_ordinary_ = places_ && !state.resident_ordinary;
     open_weights_ = !state.weights;
-    open_resident_weights_ = places && !state.resident_weights;
+    open_resident_weights_ = places_ && !state.resident_weights;
     open_deferral_ = may_choose_deferral(session.config());
     retention_ = session.experts(configured.experts).retention();
     first_work_ = judge_.emitted_stages();
@@ -237,8 +238,29 @@ class Search {
     return tables;
   }
 
+  /// What the activation strategy finds for a plan with its state placed.
+  std::vector<Plan> proposed(const Plan& plan) {
+    const PlanningContext context = planning_context(session_, plan.experts, budgets_);
+    return plugin::guarded(plan.activations, "propose", plugin::kNoStep, [&] { return session_.activations(plan.activations).propose(model_, plan, context); });
+  }
+
+  /// Those, for the resident layers as they are and for none, which leaves them more memory. On the CPU device every place is host memory: what fits there is
+  /// not made faster by storing elsewhere.
+  void vary_proposed() {
+    if (!places_) return;
+    std::vector<Plan> from{best().plan};
+    if (open_layers_ && !best().plan.resident_layers.empty()) from.push_back(with_layers(best().plan, {}));
+    for (const Plan& placed : from) {
+      if (!may_go_on()) return;
+      for (const Plan& plan : proposed(placed)) {
+        if (may_go_on()) fill(plan);
+      }
+    }
+  }
+
   void vary_activations() {
     if (!configured_.settings.count(configured_.activations)) return;
+    vary_proposed();
     for (const Settings& table : policies()) {
       if (!may_go_on()) return;
       Plan plan = best().plan;
@@ -326,6 +348,8 @@ class Search {
       plan.settings[plan.activations] = table;
       (void)place(plan);
     }
+    if (best_) return;
+    for (const Plan& plan : proposed(with_chunk(configured_, chunks_.size() - 1))) (void)place(plan);
   }
 
   SearchResult result() {
@@ -358,6 +382,7 @@ class Search {
   const Budgets& budgets_;
   const ModelDescription& model_;
   const std::vector<int> routed_;
+  bool places_ = false;
   bool open_layers_ = false, open_placement_ = false, open_ordinary_ = false, open_weights_ = false, open_resident_weights_ = false, open_deferral_ = false;
   ExpertStrategy::Retention retention_;
   std::vector<Settings> chunks_;  // of the expert strategy, the one configured first

@@ -39,7 +39,7 @@ class Measurement {
       if (!shows_more) break;
       Plan shown = plan_;
       shown.settings["offload"] = settings_of(policy);
-      const AccountedStep step = context_.emit(shown);
+      const AccountedProgram step = context_.emit(shown);
       const ProgramReading reading = read_program(step, context_, layers_);
       note(policy, reading);
       if (programs == 0) first_ = reading;
@@ -100,7 +100,7 @@ class Measurement {
     }
   }
 
-  void limits(const Policy& policy, const AccountedStep& step) {
+  void limits(const Policy& policy, const AccountedProgram& step) {
     const bool on_host = plan_.device == DeviceKind::kCpu;
     const auto count = [&](auto predicate) { return static_cast<int64_t>(std::count_if(policy.layers.begin(), policy.layers.end(), predicate)); };
     int64_t results = 0, largest = 0;

@@ -11,7 +11,7 @@ namespace {
 bool begins_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
 // The one with the least GPU memory left.
-int tightest_rank(const AccountedStep& step, const PlanningContext& context) {
+int tightest_rank(const AccountedProgram& step, const PlanningContext& context) {
   int tightest = 0;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (int rank = 0; rank < step.program.ranks; ++rank) {
@@ -26,7 +26,7 @@ int tightest_rank(const AccountedStep& step, const PlanningContext& context) {
 
 class Reader {
  public:
-  Reader(const AccountedStep& step, const PlanningContext& context, int layers)
+  Reader(const AccountedProgram& step, const PlanningContext& context, int layers)
       : program_(step.program), costs_(context.costs), rank_(tightest_rank(step, context)), node_(program_.node_of_rank[rank_]), account_(step.account.gpus[rank_]), lowest_(layers) {
     reading_.rank = rank_;
     reading_.layers.resize(layers);
@@ -150,7 +150,7 @@ class Reader {
 
 }  // namespace
 
-ProgramReading read_program(const AccountedStep& step, const PlanningContext& context, int layers) { return Reader(step, context, layers).run(); }
+ProgramReading read_program(const AccountedProgram& step, const PlanningContext& context, int layers) { return Reader(step, context, layers).run(); }
 
 double copy_seconds(const CostTable& costs, const char* kind, double bytes, bool to_host, int ranks_on_node) {
   double fixed = 0, seconds = std::max({bytes / (to_host ? costs.d2h_bytes : costs.h2d_bytes), bytes / costs.pcie_bytes, ranks_on_node * bytes / costs.host_io_bytes,

@@ -29,7 +29,7 @@ struct ProgramReading {
   Pass head;  ///< everything outside layers
 };
 
-ProgramReading read_program(const AccountedStep& step, const PlanningContext& context, int layers);
+ProgramReading read_program(const AccountedProgram& step, const PlanningContext& context, int layers);
 
 /// Seconds of a copy between a GPU and the host while the other ranks beside the node do the same. `kind`: of stages.
 double copy_seconds(const CostTable& costs, const char* kind, double bytes, bool to_host, int ranks_on_node);

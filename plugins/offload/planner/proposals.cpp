@@ -12,7 +12,7 @@ using Table = std::map<std::string, std::string>;
 
 constexpr int kLongestRun = 8;
 constexpr size_t kMostLabels = 4000;
-constexpr size_t kMostProposals = 12;
+constexpr size_t kMostProposals = 6;
 constexpr double kOfInterest = 1.02;  // slower than the fastest by so much, by a model that is not exact
 constexpr double kNothingToGain = 1.002;
 

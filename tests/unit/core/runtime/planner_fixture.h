@@ -14,7 +14,8 @@ inline constexpr const char* kModel = R"({"model_type": "qwen3_moe", "vocab_size
 
 // Leaves the activation strategy no choice, so that what a budget allows is what this plan needs.
 inline constexpr const char* kWhole =
-    "[offload]\nattention_head_group = 0\nmoe_chunk = 1048576\ngdn_chunk = 1048576\nsub_batch = 1024\nkeep_attention = \"none\"\nkeep_boundaries = \"all\"\nbuffers = 3\n";
+    "[offload]\nattention_head_group = 0\nmoe_chunk = 1048576\ngdn_chunk = 1048576\nattention_batch = 1048576\nsub_batch = 1024\nkeep_attention = \"none\"\nkeep_boundaries = \"all\"\n"
+    "boundaries_on_gpu = \"none\"\nregenerate_cap = 1\nbuffers = 3\n";
 
 class Planner : public ::testing::Test {
  protected:
