@@ -7,6 +7,8 @@
 namespace oom::ep {
 namespace {
 
+constexpr double kVisitLaunches = 0.1e-3;  // seconds, on H200: what the small kernels of a visit take however few its rows
+
 std::vector<BufferId> operator+(std::vector<BufferId> left, const std::vector<BufferId>& right) {
   left.insert(left.end(), right.begin(), right.end());
   return left;
@@ -115,14 +117,16 @@ struct Exchange::Stages {
     const double element = static_cast<double>(exchange.received_.layout.row_bytes()) / hidden;
     const double weights = static_cast<double>(shape().owned_experts()) * 3 * width * hidden;
     const double most = static_cast<double>(exchange.received_.layout.rows);
-    Cost cost{.tokens = static_cast<double>(shape().chunk_size(at.chunk)), .parameters = weights};
+    Cost cost{.fixed_seconds = exchange.emitter_.plan().device == DeviceKind::kCuda ? kVisitLaunches : 0, .tokens = static_cast<double>(shape().chunk_size(at.chunk)), .parameters = weights};
     if (!backward()) {
       cost.gemm_flops = 2 * rows * hidden * 3 * width;
       cost.hbm_bytes = element * (rows * (7 * hidden + 6 * width) + (rows > 0 ? weights : 0));
       cost.workspace_bytes = static_cast<int64_t>(element * most * (2 * hidden + 3 * width) + 12 * most);
     } else {
       cost.gemm_flops = 2 * rows * hidden * 8 * width;
-      cost.hbm_bytes = element * (rows * (16 * hidden + 18 * width) + (rows > 0 ? 2 * weights : 0));
+      // Where a layer's experts are visited more than once, their gradients are made, read and added to FP32 sums each time.
+      const double sums = exchange.visits() > 1 ? 12 * weights : 0;
+      cost.hbm_bytes = element * (rows * (16 * hidden + 18 * width) + (rows > 0 ? 2 * weights : 0)) + (rows > 0 ? sums : 0);
       cost.workspace_bytes = static_cast<int64_t>(element * most * (3 * hidden + 3 * width) + 20 * most);
     }
     return cost;

@@ -124,12 +124,12 @@ class AttentionMixer final : public Mixer {
     cost.kept_bytes = static_cast<int64_t>(rows * query + tokens * 4 * static_cast<double>(settings_.query_heads));
     if (pass == Pass::kBackward) {
       cost.gemm_flops = 2 * gemm;
-      cost.attention_flops = 2.5 * attention;
+      cost.attention_flops = 2.5 * attention * attention_passes(settings_.head_dim, true);
       cost.device_bytes = rows * (8 * hidden + 14 * query + 8 * gate + 14 * key);
       cost.workspace_bytes = static_cast<int64_t>(rows * (2 * query + 3 * gate + 2 * key)) + ops::attention_workspace_bytes(problem, true);
     } else {
       cost.gemm_flops = gemm;
-      cost.attention_flops = pass == Pass::kReplayKept ? 0 : attention;
+      cost.attention_flops = pass == Pass::kReplayKept ? 0 : attention * attention_passes(settings_.head_dim, false);
       cost.device_bytes = rows * (5 * hidden + 8 * query + 3 * gate + 10 * key);
       cost.workspace_bytes = static_cast<int64_t>(pass == Pass::kForward ? rows * (hidden + 3 * query + 2 * gate + 3 * key) : rows * (hidden + gate)) + ops::attention_workspace_bytes(problem, false);
     }

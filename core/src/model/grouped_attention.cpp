@@ -250,14 +250,14 @@ SublayerCost GroupedAttention::cost(Pass pass, int64_t batch, int64_t length, in
   const double projected = rows * (hidden + (settings_.query_norm.present() ? 2 : 1) * query + (2 + raw_keys) * key);
   if (pass == Pass::kAttend) {
     cost.gemm_flops = projections;
-    cost.attention_flops = attention;
+    cost.attention_flops = attention * attention_passes(settings_.head_dim, false);
     cost.device_bytes = rows * (4 * hidden + 7 * query + 8 * key);
     cost.workspace_bytes = static_cast<int64_t>(projected + rows * query) + ops::attention_workspace_bytes(problem, false);
     return cost;
   }
   const double gate = settings_.output_gate ? query : 0;
   cost.gemm_flops = 3 * (projections + 2 * tokens * hidden * gate) + 4 * tokens * hidden * query;
-  cost.attention_flops = 2.5 * attention;
+  cost.attention_flops = 2.5 * attention * attention_passes(settings_.head_dim, true);
   cost.device_bytes = rows * (10 * hidden + 16 * query + 12 * gate + 20 * key) + 24 * tokens * hidden;
   // Gradients of the heads, O and its gradient made contiguous.
   cost.workspace_bytes = static_cast<int64_t>(projected + rows * (3 * query + 4 * gate + 2 * key)) + ops::attention_workspace_bytes(problem, true);

@@ -7,6 +7,9 @@
 namespace oom {
 inline namespace abi_1 {
 
+/// Heads above 256 have no kernel of their own: scores go through memory. So many times a kernel's time was measured on H200 (one sequence of 256K tokens, D = 512).
+constexpr double attention_passes(int64_t head_dim, bool backward) { return head_dim <= 256 ? 1 : backward ? 1.4 : 2; }
+
 class GroupedAttention final : public AttentionParts {
  public:
   explicit GroupedAttention(const AttentionSettings& settings);

@@ -121,7 +121,6 @@ class CudaRuntime final : public DeviceRuntime {
     size_t free = 0, total = 0;
     check(cudaSetDevice(rank), "cudaSetDevice");
     check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    if (bytes <= 0) throw BudgetError(cat("rank ", rank, ": the arena leaves nothing of [budget] gpu for temporaries (", base::format_bytes(bytes), "). Raise budget.gpu"));
     c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total)), device_of(rank));
   }
 

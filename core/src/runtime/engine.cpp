@@ -7,6 +7,8 @@
 #include "checkpoint/tensor_files.h"
 #include "hardware/host_limits.h"
 #include "hardware/topology.h"
+#include "runtime/fixed_memory.h"
+#include "runtime/temporaries_cap.h"
 
 namespace oom::runtime {
 namespace {
@@ -89,8 +91,9 @@ void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
     device[rank] = device_->allocate(rank, bytes);
     if (options_.poison) device_->fill(rank, device[rank], 0xff, bytes);
     if (rank < static_cast<int>(options_.gpu_budget_bytes.size())) {
-      const int64_t left = options_.gpu_budget_bytes[rank] - options_.headroom_bytes - bytes - device_->fixed_bytes().at(rank);
-      device_->cap_temporaries(rank, left);
+      const int64_t planned = rank < static_cast<int>(options_.gpu_planned_bytes.size()) ? options_.gpu_planned_bytes[rank] - gpu_fixed_bytes(plan.ranks) - bytes : 0;
+      const TemporariesBudget gpu{.budget = options_.gpu_budget_bytes[rank], .headroom = options_.headroom_bytes, .arena = bytes, .fixed = device_->fixed_bytes().at(rank), .planned = planned};
+      if (plan.device == DeviceKind::kCuda) device_->cap_temporaries(rank, temporaries_cap(gpu, rank));
     }
   }
   std::vector<std::pair<std::byte*, int64_t>> copied;

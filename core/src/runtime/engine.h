@@ -28,6 +28,7 @@ struct EngineOptions {
   std::string fault;                                      ///< as OOM_FAULT, see program/fault_injector.h; empty: none
   std::vector<int64_t> gpu_budget_bytes;                  ///< by rank; empty: no cap
   int64_t headroom_bytes = 0;
+  std::vector<int64_t> gpu_planned_bytes;                 ///< peaks of the plan by rank: what temporaries may take of the headroom when the context takes more than planned; empty: nothing
 };
 
 class Engine {

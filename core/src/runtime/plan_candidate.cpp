@@ -19,7 +19,7 @@ void add_surroundings(MemoryAccount& account, const Plan& plan, const StoragePla
   }
   const bool cuda = plan.device == DeviceKind::kCuda;
   for (PlaceAccount& gpu : account.gpus) {
-    if (cuda) add_fixed(gpu, "CUDA context and libraries", BufferClass::kFixed, kGpuFixedBytes);
+    if (cuda) add_fixed(gpu, "CUDA context and libraries", BufferClass::kFixed, gpu_fixed_bytes(plan.ranks));
   }
   for (int rank = 0; rank < plan.ranks; ++rank) {
     PlaceAccount& node = account.nodes.at(plan.node_of_rank.at(rank));
@@ -33,7 +33,8 @@ void add_surroundings(MemoryAccount& account, const Plan& plan, const StoragePla
       add_fixed(node, cat("device memory of rank ", rank, ", ", buffer_class_name(buffer_class)), buffer_class, device[c]);
     }
   }
-  for (PlaceAccount& node : account.nodes) add_fixed(node, "process and libraries", BufferClass::kFixed, kHostFixedBytes / plan.numa_nodes);
+  const int64_t process = kHostFixedBytes + (cuda ? kHostFixedBytesOfCuda : 0);
+  for (PlaceAccount& node : account.nodes) add_fixed(node, "process and libraries", BufferClass::kFixed, process / plan.numa_nodes);
 }
 
 }  // namespace

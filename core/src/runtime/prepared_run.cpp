@@ -25,6 +25,7 @@ PreparedRun::PreparedRun(Session& session, PlannedRun planned, Purpose purpose, 
   };
   transfer_ = comm::DeviceTransfer::make(planned_.plan.device);
   EngineOptions options{.watchdog_seconds = config.engine().watchdog_seconds, .gpu_budget_bytes = planned_.gpu_budget_bytes, .headroom_bytes = config.budget().headroom_bytes};
+  for (const PlaceAccount& gpu : planned_.account.gpus) options.gpu_planned_bytes.push_back(gpu.peak_bytes);
   if (const char* fault = std::getenv("OOM_FAULT")) options.fault = fault;
   engine_ = std::make_unique<Engine>(ProgramSources{session.model().description, session.model().operators, planned_.plan, session.experts(planned_.plan.experts),
                                                     session.activations(planned_.plan.activations), *transfer_, {}, run_},

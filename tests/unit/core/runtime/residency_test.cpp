@@ -58,8 +58,15 @@ TEST_F(StatedResidency, LayersThatAreNotThereAreRefused) {
   }
 }
 
+// Layers wide enough that their updates take longer than launching their kernels.
 class StateSearch : public Planner {
  protected:
+  StateSearch() {
+    oom::testing::write_file(folder_ / "model/config.json",
+                             R"({"model_type": "qwen3_moe", "vocab_size": 160, "hidden_size": 512, "intermediate_size": 96, "moe_intermediate_size": 1024,
+"num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "hidden_act": "silu", "max_position_embeddings": 256,
+"rms_norm_eps": 1e-6, "rope_theta": 1e6, "num_experts": 16, "num_experts_per_tok": 4, "norm_topk_prob": true, "tie_word_embeddings": false, "initializer_range": 0.08})");
+  }
   static std::vector<std::string> on_gpus(int64_t bytes, std::vector<std::string> more = {}) {
     more.insert(more.end(), {"engine.device=cuda", cat("budget.gpu=", bytes), "budget.headroom=0", "train.updates=overlapped"});
     return more;
