@@ -4,6 +4,7 @@
 #include <deque>
 #include <limits>
 #include <optional>
+#include <set>
 #include <tuple>
 
 #include "base/text.h"
@@ -19,7 +20,9 @@ constexpr int kParts = 8;                        // deferral is chosen in so man
 constexpr int kCorrections = 6;                  // of an estimated number of layers
 constexpr int kRounds = 3;                       // through all kinds of choices
 constexpr double kGain = 0.001;                  // that makes another round worth its time
-constexpr int64_t kWorkStages = 1'500'000;       // emitted in all before only what must be tried is
+constexpr double kNear = 1.02;                   // of the best time: a policy further off is not tried again
+constexpr int kEnough = 3;                       // policies that fit where the plan as configured does not
+constexpr int64_t kWorkStages = 1'000'000;       // emitted in all before only what must be tried is: some seconds
 constexpr int kSwaps = 24;                       // of resident layers
 
 using Settings = std::map<std::string, std::string>;
@@ -44,19 +47,18 @@ class Search {
 
   SearchResult run() {
     if (!place(configured_)) relieve();
+    if (best_) climb();
+    // Ordinary parameters weigh as much as many layers: what is best beside them on the GPUs has little to do with what is best without.
+    if (best_ && open_ordinary_) {
+      const size_t first = *best_;
+      Plan plan = best().plan;
+      plan.resident_ordinary = !plan.resident_ordinary;
+      best_.reset();
+      fill(plan);
+      if (best_) climb();
+      if (!best_ || *trials_[first].figures.step_seconds <= best_seconds()) best_ = first;
+    }
     if (best_) {
-      double before = std::numeric_limits<double>::infinity();
-      for (int round = 0; round < kRounds && best_seconds() < before * (1 - kGain); ++round) {
-        before = best_seconds();
-        fill(best().plan);
-        vary_ordinary();
-        vary_supply();
-        vary_deferral();
-        vary_resident_weights();
-        vary_chunk();
-        vary_activations();
-        vary_retention();
-      }
       vary_placement();
       spare_layers();
     }
@@ -64,7 +66,21 @@ class Search {
   }
 
  private:
-  // Of trials: those that fit by time, else by what they lack.
+  /// Each kind of choice in turn about the best plan so far.
+  void climb() {
+    double before = std::numeric_limits<double>::infinity();
+    for (int round = 0; round < kRounds && best_seconds() < before * (1 - kGain); ++round) {
+      before = best_seconds();
+      fill(best().plan);
+      vary_supply();
+      vary_deferral();
+      vary_resident_weights();
+      vary_chunk();
+      vary_activations();
+      vary_retention();
+    }
+  }
+
   const Trial& best() const { return trials_[*best_]; }
   double best_seconds() const { return *best().figures.step_seconds; }
   bool may_go_on() const { return judge_.emitted_stages() - first_work_ < kWorkStages; }
@@ -159,13 +175,6 @@ class Search {
     resident.resident_ordinary = true;
     fill(resident);
     return best_.has_value();
-  }
-
-  void vary_ordinary() {
-    if (!open_ordinary_) return;
-    Plan plan = best().plan;
-    plan.resident_ordinary = !plan.resident_ordinary;
-    fill(plan);
   }
 
   void vary_resident_weights() {
@@ -264,9 +273,12 @@ class Search {
     for (const Settings& table : policies()) {
       if (!may_go_on()) return;
       Plan plan = best().plan;
-      if (plan.settings.at(plan.activations) == table) continue;
+      if (plan.settings.at(plan.activations) == table || hopeless_.contains(table)) continue;
       plan.settings[plan.activations] = table;
+      const size_t first = trials_.size();
       fill(plan);
+      const auto is_near = [&](const Trial& trial) { return trial.fits && *trial.figures.step_seconds < best_seconds() * kNear; };
+      if (std::none_of(trials_.begin() + static_cast<std::ptrdiff_t>(first), trials_.end(), is_near)) hopeless_.insert(table);
     }
   }
 
@@ -343,10 +355,11 @@ class Search {
       return;
     }
     if (!configured_.settings.count(configured_.activations)) return;
+    int fitting = 0;
     for (const Settings& table : policies()) {
       Plan plan = with_chunk(configured_, chunks_.size() - 1);
       plan.settings[plan.activations] = table;
-      (void)place(plan);
+      if (place(plan) && ++fitting == kEnough) return;
     }
     if (best_) return;
     for (const Plan& plan : proposed(with_chunk(configured_, chunks_.size() - 1))) (void)place(plan);
@@ -387,6 +400,7 @@ class Search {
   ExpertStrategy::Retention retention_;
   std::vector<Settings> chunks_;  // of the expert strategy, the one configured first
   std::deque<Trial> trials_;      // which references into survive further ones
+  std::set<Settings> hopeless_;   // activation policies
   std::optional<size_t> best_, smallest_;
   int64_t first_work_ = 0;
 };
