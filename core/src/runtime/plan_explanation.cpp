@@ -56,12 +56,12 @@ std::string seconds_text(double seconds) {
 
 std::vector<RunnerUp> runners_up(const PlannedRun& run, size_t count) {
   const Budgets budgets = budgets_of(run);
-  std::vector<const Trial*> fitting, others;
-  for (const Trial& trial : run.others) (trial.fits ? fitting : others).push_back(&trial);
+  std::vector<const Trial*> strategies, fitting, others;
+  for (const Trial& trial : run.others) (trial.plan.experts != run.plan.experts ? strategies : trial.fits ? fitting : others).push_back(&trial);
   std::stable_sort(fitting.begin(), fitting.end(), [](const Trial* a, const Trial* b) { return *a->figures.step_seconds < *b->figures.step_seconds; });
   std::stable_sort(others.begin(), others.end(), [&](const Trial* a, const Trial* b) { return over_bytes(a->figures, budgets) < over_bytes(b->figures, budgets); });
   std::vector<RunnerUp> lost;
-  for (const auto* trials : {&fitting, &others}) {
+  for (const auto* trials : {&strategies, &fitting, &others}) {
     for (size_t i = 0; i < std::min(count, trials->size()); ++i) {
       const Trial& trial = *(*trials)[i];
       lost.push_back({describe_difference(trial.plan, run.plan), why_lost(trial, run.simulation.step_seconds, budgets), trial.figures});

@@ -14,7 +14,7 @@ struct RunnerUp {
   std::string why;           ///< "3.2 % slower", "1.2 GiB too many"
   PlanFigures figures;       ///< step_seconds: none where it does not fit
 };
-/// Of the plans tried beside `run`: the `count` fastest that fit, then as many that come nearest to fitting.
+/// Of the plans tried beside `run`: what other strategies came to, the `count` fastest that fit, then as many that come nearest to fitting.
 std::vector<RunnerUp> runners_up(const PlannedRun& run, size_t count = 4);
 
 /// What planning again with a larger budget comes to.
