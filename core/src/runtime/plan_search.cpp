@@ -76,6 +76,7 @@ class Search {
       vary_deferral();
       vary_resident_weights();
       vary_chunk();
+      if (round == 0) vary_proposed();
       vary_activations();
       vary_retention();
     }
@@ -269,7 +270,6 @@ class Search {
 
   void vary_activations() {
     if (!configured_.settings.count(configured_.activations)) return;
-    vary_proposed();
     for (const Settings& table : policies()) {
       if (!may_go_on()) return;
       Plan plan = best().plan;
