@@ -84,6 +84,34 @@ def test_thousands_of_one_kind_hide_no_other(engine, workspace):
     assert "more of this kind" in message and "unexpected" in message and "surprise" in message
 
 
+def fused(tensors, experts):
+    """The same weights with the experts of a layer in one tensor."""
+    gates = [name for name in tensors if name.endswith(".mlp.experts.0.gate_proj.weight")]
+    result = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
+    for stem in (name.removesuffix(".0.gate_proj.weight") for name in gates):
+        of = lambda part: np.stack([tensors[f"{stem}.{expert}.{part}.weight"] for expert in range(experts)])  # noqa: E731
+        result[f"{stem}.gate_up_proj"], result[f"{stem}.down_proj"] = np.concatenate([of("gate_proj"), of("up_proj")], axis=1), of("down_proj")
+    return result
+
+
+def test_tensors_that_several_threads_read(engine, workspace):
+    """18 million elements are more than one thread takes: they come in as the experts one by one do, and a tensor with two faults is named once."""
+    sizes = {"hidden_size": 512, "moe_intermediate_size": 1100, "num_hidden_layers": 1}
+    apart = qwen3_moe_tensors(**sizes)
+    together = fused(apart, 16)
+    name = "model.layers.0.mlp.experts.gate_up_proj"
+    assert together[name].size > 17 << 20
+    losses = []
+    for folder, tensors in (("apart", apart), ("together", together)):
+        write_model(workspace.folder / folder, tensors, **sizes)
+        losses.append(engine.run("eval", workspace.config(model={"path": folder, "weights": "load"}, eval={"samples": 4}), "--json").json["loss"])
+    assert losses[0] == losses[1]
+    together[name][0, 0, 0] = together[name][15, 2199, 511] = np.nan
+    write_model(workspace.folder / "together", together, **sizes)
+    message = engine.run("eval", workspace.config(model={"path": "together", "weights": "load"}), code=4).err
+    assert "1 fault" in message and message.count(name) == 1 and "element 0 " in message
+
+
 def peak_mebibytes(engine, *arguments):
     """The largest resident set of a run."""
     with subprocess.Popen([engine.binary, *map(str, arguments)], cwd=engine.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
