@@ -14,7 +14,8 @@ constexpr int kLongestRun = 8;
 constexpr size_t kMostLabels = 4000;
 constexpr size_t kMostProposals = 6;
 constexpr double kOfInterest = 1.02;  // slower than the fastest by so much, by a model that is not exact
-constexpr double kNothingToGain = 1.002;
+constexpr double kNothingToGain = 1.005;
+constexpr int64_t kManyBatches = 8;  // whose programs are long: for when nothing else fits
 
 class Proposer {
  public:
@@ -47,6 +48,8 @@ class Proposer {
 
   std::vector<Table> run() {
     for (const Policy& partition : partitions(given_, model_, plan_, whole_)) {
+      const int64_t batches = (plan_.sequences_per_rank() + partition.sub_batch - 1) / partition.sub_batch;
+      if (batches > kManyBatches && !found_.empty()) continue;
       if (!search(partition)) break;
     }
     std::stable_sort(found_.begin(), found_.end(), [](const Found& a, const Found& b) { return a.price.seconds < b.price.seconds; });
