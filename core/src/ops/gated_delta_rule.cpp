@@ -179,10 +179,33 @@ void gated_delta_rule_backward(const DeltaRuleGradients& out, const at::Tensor& 
   });
 }
 
+int64_t delta_rule_planned_bytes(const DeltaRuleShape& shape, bool backward) {
+  constexpr int64_t kTokens = 64, kDim = 128;
+  const int64_t tiles = shape.tokens / kTokens + shape.segments, at_once = std::min(tiles, std::max<int64_t>(1, shape.pass_slots / shape.value_heads));
+  const int64_t slots = at_once * shape.value_heads, passes = (tiles + at_once - 1) / at_once;
+  int64_t bytes = 0;
+  const auto take = [&](int64_t wanted) { bytes += (wanted + 255) / 256 * 256; };
+  take(shape.segments * 16);
+  take(tiles * 16);
+  take(slots * 4 * kTokens * 4);
+  for (const int64_t halves : {kTokens * kTokens, kTokens * kTokens, kDim * kDim, kDim * kTokens}) take(slots * halves * 2);
+  if (backward) {
+    for (const int64_t halves : {kDim * kDim, kDim * kTokens}) take(slots * halves * 2);
+  }
+  if (passes > 1) {
+    for (int64_t edge = 0; edge < (backward ? passes + 3 : 2); ++edge) take(shape.value_heads * kDim * kDim * 4);
+  }
+  return bytes;
+}
+
 int64_t gated_delta_rule_workspace_bytes(const DeltaRuleProblem& problem, bool backward) {
   const DeltaRuleShape shape = shape_of(problem);
-  if (problem.device == c10::DeviceType::CUDA && kernel_refusal(shape) == nullptr) {
-    if constexpr (kWithCuda) return delta_rule_workspace_bytes_cuda(shape, backward);
+  if (problem.device == c10::DeviceType::CUDA) {
+    if constexpr (kWithCuda) {
+      if (kernel_refusal(shape) == nullptr) return delta_rule_workspace_bytes_cuda(shape, backward);
+    } else if (shape.element == Element::kBFloat16 && shape.key_dim == 128 && shape.value_dim == 128) {
+      return delta_rule_planned_bytes(shape, backward);  // planned here, run by a build that has the kernels
+    }
   }
   return delta_rule_tiles_workspace_bytes(problem, backward);
 }

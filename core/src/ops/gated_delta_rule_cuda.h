@@ -58,6 +58,8 @@ const char* delta_rule_refusal_cuda(const DeltaRuleShape& shape);
 /// Bytes of `workspace` and `saved`. Pure.
 int64_t delta_rule_workspace_bytes_cuda(const DeltaRuleShape& shape, bool backward);
 int64_t delta_rule_saved_bytes_cuda(const DeltaRuleShape& shape);
+/// delta_rule_workspace_bytes_cuda for a build without CUDA, which plans for machines that have it.
+int64_t delta_rule_planned_bytes(const DeltaRuleShape& shape, bool backward);
 
 void delta_rule_forward_cuda(const DeltaRuleForwardLaunch& launch, Stream stream);
 void delta_rule_backward_cuda(const DeltaRuleBackwardLaunch& launch, Stream stream);

@@ -41,6 +41,15 @@ class DeltaRuleEmulatedTest : public DeltaRuleKernelTest {
   int64_t pass_slots_ = 0;  ///< 0: the kernels' own
 };
 
+TEST(DeltaRuleWorkspace, IsPlannedWithoutCudaAsItIsCut) {
+  for (const int64_t tokens : {1, 64, 4097, 32768, 131072}) {
+    for (const bool backward : {false, true}) {
+      const DeltaRuleShape shape{.tokens = tokens, .segments = 3, .key_heads = 16, .value_heads = 32};
+      EXPECT_EQ(delta_rule_planned_bytes(shape, backward), delta_rule_workspace_bytes_cuda(shape, backward)) << tokens << (backward ? " backward" : " forward");
+    }
+  }
+}
+
 TEST_P(DeltaRuleEmulatedTest, AgreesWithTheTokenRecurrenceAtLeftOverLengths) {
   for (const int64_t length : {1, 64, 65}) check({.length = length}, std::to_string(length) + " tokens");
 }
