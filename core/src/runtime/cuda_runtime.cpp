@@ -13,6 +13,7 @@
 
 #include "base/text.h"
 #include "oom/error.h"
+#include "oom/log.h"
 #include "program/cuda_executor.h"
 
 namespace oom::runtime {
@@ -26,7 +27,7 @@ c10::DeviceIndex device_of(int rank) { return static_cast<c10::DeviceIndex>(rank
 
 class CudaRuntime final : public DeviceRuntime {
  public:
-  explicit CudaRuntime(int ranks) : arenas_(ranks, nullptr), arena_bytes_(ranks, 0), fixed_(ranks, 0) {
+  explicit CudaRuntime(int ranks) : arenas_(ranks, nullptr), arena_bytes_(ranks, 0), retries_(ranks, 0), fixed_(ranks, 0) {
     int devices = 0;
     const cudaError_t status = cudaGetDeviceCount(&devices);
     if (status != cudaSuccess || devices < ranks) {
@@ -130,6 +131,7 @@ class CudaRuntime final : public DeviceRuntime {
       int64_t temporaries = 0;
       const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device_of(rank));
       temporaries = stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
+      tell_retries(rank, stats.num_alloc_retries);
       if (reset) c10::cuda::CUDACachingAllocator::resetPeakStats(device_of(rank));
       peaks.push_back(arena_bytes_[rank] + temporaries + fixed_[rank]);
     }
@@ -140,9 +142,17 @@ class CudaRuntime final : public DeviceRuntime {
   memory::PinnedRegistry* registry() override { return registry_.get(); }
 
  private:
+  // The allocator found no room under its cap, gave back all that it held, and tried again: nothing failed, but a step that does so waits for the GPU each time.
+  void tell_retries(int rank, int64_t retries) {
+    if (retries <= retries_.at(rank)) return;
+    log_warn("memory: gpu ", rank, ": the allocator of temporaries met its cap ", retries - retries_[rank], " times and waited for the GPU; steps are slower for it. Raise budget.gpu, or plan with more headroom");
+    retries_[rank] = std::max<int64_t>(2 * retries, 16);  // told again when it doubled
+  }
+
   std::unique_ptr<memory::PinnedRegistry> registry_;
   std::vector<void*> arenas_;
   std::vector<int64_t> arena_bytes_;
+  std::vector<int64_t> retries_;  // of the caching allocator, up to which was told
   std::vector<int64_t> fixed_;  // context and modules, measured before the arena was taken
 };
 
