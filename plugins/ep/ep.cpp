@@ -13,7 +13,9 @@ void Ep::configure(const ModelDescription& model, Plan& plan) const { configure_
 void Ep::add_units(StepEmitter& emitter) {
   const ModelDescription& model = emitter.model();
   exchange_.reset();
-  replayed_.clear();
+  forwarded_.clear();
+  orders_.clear();
+  kept_.clear();
   shards_.assign(model.layers.size(), {});
   if (model.routed.experts == 0) return;
   exchange_ = std::make_shared<Exchange>(emitter, exchange_shape(model, emitter.plan()));
@@ -30,12 +32,15 @@ void Ep::add_units(StepEmitter& emitter) {
 void Ep::emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers) {
   std::vector<Delivery> shards;
   for (const UnitId unit : shards_.at(layer)) shards.push_back(emitter.deliver(unit));
-  const bool replay = !buffers.saved.empty();
-  const RankBuffers order = exchange_->emit_order(layer, buffers.routing, replay);
-  // Backward brings the tokens again, round by round, and makes Z from them there: what it needs is bounded by a round, however skewed the routing.
-  if (replay) replayed_[layer] = order;
-  if (!replay) exchange_->emit_counts(layer);
-  if (!buffers.routed.empty()) exchange_->emit_forward({.layer = layer, .shards = shards, .order = order, .front = buffers.front, .routing = buffers.routing}, buffers.routed);
+  const bool first = forwarded_.insert(layer).second;
+  const bool retain = first && !buffers.saved.empty();
+  Pass pass{.layer = layer, .shards = shards, .order = exchange_->emit_order(layer, buffers.routing, /*counts=*/first, retain), .front = buffers.front, .routing = buffers.routing, .kept = {}};
+  if (first) exchange_->emit_counts(layer);
+  // Without retaining, backward brings the tokens again, round by round, and makes Z from them there: what it needs is bounded by a round, however skewed
+  // the routing.
+  if (retain) kept_[layer] = pass.kept = exchange_->add_kept(layer);
+  if (!buffers.saved.empty()) orders_[layer] = pass.order;
+  if (!buffers.routed.empty()) exchange_->emit_forward(pass, buffers.routed);
 }
 
 void Ep::emit_backward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers, const ExpertGradientBuffers& gradients) {
@@ -45,7 +50,7 @@ void Ep::emit_backward(StepEmitter& emitter, int layer, const ExpertBuffers& buf
     shards.push_back(emitter.deliver(unit));
     targets.push_back(emitter.gradient_target(unit));
   }
-  exchange_->emit_backward({.layer = layer, .shards = shards, .order = replayed_.at(layer), .front = buffers.front, .routing = buffers.routing}, gradients, targets);
+  exchange_->emit_backward({.layer = layer, .shards = shards, .order = orders_.at(layer), .front = buffers.front, .routing = buffers.routing, .kept = kept_[layer]}, gradients, targets);
   for (const UnitId unit : shards_.at(layer)) emitter.retire(unit);
 }
 

@@ -5,6 +5,9 @@
 #include <oom/expert_strategy.h>
 #include <oom/settings.h>
 
+#include <map>
+#include <set>
+
 #include "ep_plan.h"
 #include "exchange.h"
 
@@ -29,7 +32,9 @@ class Ep final : public ExpertStrategy {
   // Of the program that is being emitted. Its actions hold on to the exchange; nothing else is needed once they run.
   std::shared_ptr<Exchange> exchange_;
   std::vector<std::vector<UnitId>> shards_;  // by layer and owner; empty: not routed
-  std::map<int, RankBuffers> replayed_;      // by layer: the order that replay leaves for backward
+  std::set<int> forwarded_;                  // layers whose forward has been emitted
+  std::map<int, RankBuffers> orders_;        // by layer: what the pass before its backward leaves for it
+  std::map<int, std::vector<RankBuffers>> kept_;  // of retained layers, likewise
 };
 
 }  // namespace oom::ep

@@ -9,6 +9,8 @@ namespace {
 constexpr int64_t kSmallReceiveBytes = int64_t{64} << 20;
 // Of an owner's even share of a chunk's rows: what a router that is trained to balance hardly exceeds.
 constexpr int64_t kShares = 2;
+// Likewise, of what a retained layer's owner keeps: it is there for the whole of a step, so closer.
+constexpr double kKeptShares = 1.25;
 constexpr int kMostRanks = 8;
 // Chunks worth trying: of fewer tokens, an expert's products become too small for a GPU.
 constexpr int64_t kLargestChunk = int64_t{256} << 10;
@@ -21,9 +23,15 @@ void check_ranks(const ModelDescription& model, int ranks) {
                         ". Possible: ", possible_ranks(model.routed.experts, kMostRanks), "; or set engine.experts = \"local\""));
 }
 
-void refuse_retaining(const SettingsTable& settings, const char* key) {
+// Layers that a configuration names; what is left to the planner stays as it is.
+void choose_layers(const SettingsTable& settings, const char* key, const ModelDescription& model, std::vector<int>& layers) {
+  if (const auto chosen = settings.resolve_layers(key, static_cast<int64_t>(model.layers.size()))) layers.assign(chosen->begin(), chosen->end());
+}
+
+// A plan says in lists of its own which layers retain, for every strategy.
+void refuse_second_list(const SettingsTable& settings, const char* key, const char* list) {
   if (settings.is_auto(key) || settings.is_word(key, "none")) return;
-  throw ConfigError(cat(settings.where(key), ": retaining tensors of the forward on the GPU is not built yet; cure: \"none\" or \"auto\""));
+  throw ConfigError(cat(settings.where(key), ": a plan lists such layers in state.", list, "; cure: that list, and \"auto\" here"));
 }
 
 ExchangeShape resolve(const ModelDescription& model, const Plan& plan, const SettingsTable& settings, int64_t automatic_chunk) {
@@ -33,15 +41,18 @@ ExchangeShape resolve(const ModelDescription& model, const Plan& plan, const Set
   const int64_t row_bytes = model.hidden * element_bytes(plan.workload.compute);
   const int64_t usual = std::max(kShares * shape.chunk_rows(), kSmallReceiveBytes / row_bytes);
   shape.receive_rows = std::min(settings.find_integer("receive_rows").value_or(usual), shape.worst_rows());
-  if (shape.alone()) shape.receive_rows = shape.worst_rows();
+  const auto close = static_cast<int64_t>(kKeptShares * static_cast<double>(shape.chunk_rows()));
+  shape.retain_rows = std::min(settings.find_integer("retain_rows").value_or(close), shape.worst_rows());
+  if (shape.alone()) shape.receive_rows = shape.retain_rows = shape.worst_rows();
   return shape;
 }
 
 void write(const ExchangeShape& shape, Plan& plan) {
-  plan.settings["ep"] = {{"retain", "\"none\""},
-                         {"retain_attention", "\"none\""},
+  plan.settings["ep"] = {{"retain", "\"auto\""},
+                         {"retain_attention", "\"auto\""},
                          {"routing_chunk", std::to_string(shape.chunk_tokens)},
-                         {"receive_rows", std::to_string(shape.receive_rows)}};
+                         {"receive_rows", std::to_string(shape.receive_rows)},
+                         {"retain_rows", std::to_string(shape.retain_rows)}};
 }
 
 }  // namespace
@@ -58,7 +69,7 @@ const SettingsSchema& ep_schema() {
                     .fallback = std::string("auto"),
                     .distinct = true,
                     .may_be_empty = true,
-                    .doc = "Layers whose expert tensors stay on the GPU from forward to backward: auto, all, none, a count or layer indices."},
+                    .doc = "Layers whose feed-forward tensors stay on the GPU from forward to backward: auto, all, none, a count or layer indices."},
                    {.key = "retain_attention",
                     .forms = kIntegerForm | kIntegerListForm,
                     .words = {"auto", "all", "none"},
@@ -81,15 +92,22 @@ const SettingsSchema& ep_schema() {
                     .unit = "rows",
                     .range = at_least(1),
                     .fallback = std::string("auto"),
-                    .doc = "Rows that a rank takes at once from all others; chunks with more come in rounds. auto: twice an even share, or all where that is little."}}};
+                    .doc = "Rows that a rank takes at once from all others; chunks with more come in rounds. auto: twice an even share, or all where that is little."},
+                   {.key = "retain_rows",
+                    .forms = kIntegerForm,
+                    .words = {"auto"},
+                    .unit = "rows",
+                    .range = at_least(1),
+                    .fallback = std::string("auto"),
+                    .doc = "Rows of a chunk that a rank keeps at most in a layer of retain; rounds that end beyond are exchanged again. auto: 1.25 times an even share."}}};
   return schema;
 }
 
 void configure_ep(const SettingsTable* settings, const ModelDescription& model, Plan& plan) {
   const SettingsTable defaults(ep_schema());
   const SettingsTable& wanted = settings ? *settings : defaults;
-  refuse_retaining(wanted, "retain");
-  refuse_retaining(wanted, "retain_attention");
+  choose_layers(wanted, "retain", model, plan.retained_feed_forward);
+  choose_layers(wanted, "retain_attention", model, plan.retained_attention);
   if (model.routed.experts == 0) return;
   write(resolve(model, plan, wanted, plan.tokens_per_rank()), plan);
 }
@@ -112,8 +130,8 @@ ExchangeShape exchange_shape(const ModelDescription& model, const Plan& plan) {
     for (const auto& [key, value] : table->second) text += cat(key, " = ", value, "\n");
   }
   const SettingsTable settings = parse_settings(ep_schema(), text, "settings.ep of the plan");
-  refuse_retaining(settings, "retain");
-  refuse_retaining(settings, "retain_attention");
+  refuse_second_list(settings, "retain", "retained_feed_forward");
+  refuse_second_list(settings, "retain_attention", "retained_attention");
   return resolve(model, plan, settings, plan.tokens_per_rank());
 }
 

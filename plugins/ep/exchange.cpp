@@ -53,15 +53,39 @@ ChunkOrder Exchange::chunk_order(BufferId order, int chunk) const {
   return {held[2 * chunk], held[2 * chunk + 1]};
 }
 
+int64_t Exchange::kept_bytes(int chunk, int round) const {
+  const int64_t width = received_.layout.row_bytes() / received_.layout.hidden * (received_.layout.hidden + 2 * emitter_.model().routed.width);
+  return shape_.kept_rows(chunk, round) * (width + 8);
+}
+
+std::vector<RankBuffers> Exchange::add_kept(int layer) {
+  std::vector<RankBuffers> kept;
+  for (int index = 0; index < visits(); ++index) {
+    const Visit at = visit(index);
+    const int64_t bytes = kept_bytes(at.chunk, at.round);
+    kept.push_back(bytes > 0 ? emitter_.add_activation(cat("experts rows kept layer ", layer, " visit ", index), bytes, BufferClass::kRetained) : RankBuffers{});
+  }
+  return kept;
+}
+
+bool Exchange::all_kept(RowCounts counts, int chunk) const {
+  for (int owner = 0; owner < shape_.ranks; ++owner) {
+    for (int round = 0; round < shape_.rounds(); ++round) {
+      if (!is_kept(shape_, counts, owner, chunk, round)) return false;
+    }
+  }
+  return true;
+}
+
 ops::ExpertWeights Exchange::expert_weights(const Delivery& shard, int rank) const {
   const LayerWeights tensors = emitter_.weights(shard, rank);
   return {tensors[0], tensors[1], emitter_.model().routed.activation == "gelu_tanh" ? ops::GatedActivation::kGeluTanh : ops::GatedActivation::kSilu};
 }
 
-RankBuffers Exchange::emit_order(int layer, const RankBuffers& routing, bool replay) {
+RankBuffers Exchange::emit_order(int layer, const RankBuffers& routing, bool counts, bool retain) {
   const int64_t choices = shape_.tokens * shape_.top_k;
-  const RankBuffers order = emitter_.add_activation(cat("experts order", replay ? " replay" : "", " layer ", layer), choices * 8, BufferClass::kResult);
-  const bool counts = !replay && !shape_.alone();
+  const RankBuffers order = emitter_.add_activation(cat("experts order", counts ? "" : " again", " layer ", layer), choices * 8, retain ? BufferClass::kRetained : BufferClass::kResult);
+  counts = counts && !shape_.alone();
   for (int rank = 0; rank < shape_.ranks; ++rank) {
     StageSpec spec{.kind = "experts_order", .layer = layer, .lane = {Lane::kCompute, rank}, .reads = {routing[rank]}, .writes = {order[rank]},
                    .cost = {.hbm_bytes = static_cast<double>(choices * 20), .tokens = static_cast<double>(shape_.tokens)}};

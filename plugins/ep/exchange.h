@@ -10,7 +10,8 @@
 ///   compute  experts_forward   grouped by expert, computed                        (owner)
 ///   comm     experts_return    results to where the rows came from                (owner -> source)
 ///   compute  experts_combine   weighted sum of each token's results               (source)
-/// Backward has the same stages; gradients travel with the inputs, and nobody counts again.
+/// Backward has the same stages; gradients travel with the inputs, and nobody counts again. Of a retained layer, owners keep what they received and Z in the
+/// forward, up to a capacity, and gradients travel alone to those who did.
 /// Every rank runs the same stages in the same order, whatever the counts are.
 #pragma once
 
@@ -31,6 +32,7 @@ struct Pass {
   RankBuffers order;             ///< of emit_order
   RankBuffers front;             ///< ExpertBuffers::front
   RankBuffers routing;           ///< ExpertBuffers::routing
+  std::vector<RankBuffers> kept; ///< of add_kept; empty: nothing is kept
 };
 
 class Exchange : public std::enable_shared_from_this<Exchange> {
@@ -41,8 +43,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   /// How often an owner's weights are used in a pass: chunks x rounds.
   int visits() const { return shape_.chunks() * shape_.rounds(); }
 
-  /// Sorts the layer's choices; returns transient buffers of every rank with the order of each chunk.
-  RankBuffers emit_order(int layer, const RankBuffers& routing, bool replay);
+  /// Sorts the layer's choices; returns transient buffers of every rank with the order of each chunk. `counts`: for emit_counts. `retain`: from the
+  /// forward to the backward.
+  RankBuffers emit_order(int layer, const RankBuffers& routing, bool counts, bool retain);
+  /// Buffers of a retained layer, by visit and owner; empty for visits of which nothing can be kept.
+  std::vector<RankBuffers> add_kept(int layer);
   /// After the forward's emit_order: makes the layer's row counts known to every rank's issuing thread.
   void emit_counts(int layer);
   /// Writes `routed`.
@@ -72,6 +77,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Parcels parcels(const Ring& ring, int turn, int rank) const { return {emitter_.memory(), ring.at(turn)[0][rank], ring.layout}; }
   /// Rows of a chunk between all ranks, out of what counts_meet left on this rank. Inside actions.
   RowCounts row_counts(int layer, int rank, int chunk) const;
+  /// Whether every owner has kept all rows of a chunk, of a layer whose visits have buffers for it.
+  bool all_kept(RowCounts counts, int chunk) const;
+  int64_t kept_bytes(int chunk, int round) const;
   ChunkOrder chunk_order(BufferId order, int chunk) const;
   /// Inside actions of the comm lane: copies rows, and the values beside them, to another rank's buffer.
   void push(const Parcels& from, int64_t from_row, const Parcels& to, int64_t to_row, int64_t rows, bool values, const StageContext& context) const;

@@ -6,9 +6,13 @@ namespace oom::ep {
 
 int64_t ExchangeShape::chunk_size(int chunk) const { return std::min(chunk_tokens, tokens - chunk_begin(chunk)); }
 
-int64_t ExchangeShape::worst_rows() const { return ranks * chunk_tokens * std::min(top_k, owned_experts()); }
+int64_t ExchangeShape::worst_rows_of(int64_t some_tokens) const { return ranks * some_tokens * std::min(top_k, owned_experts()); }
 
 int64_t ExchangeShape::expected_rows(int round) const { return std::clamp<int64_t>(chunk_rows() - round * receive_rows, 0, receive_rows); }
+
+int64_t ExchangeShape::kept_rows(int chunk, int round) const {
+  return std::clamp<int64_t>(std::min(retain_rows, worst_rows_of(chunk_size(chunk))) - round * receive_rows, 0, receive_rows);
+}
 
 void count_rows(std::span<const int32_t> by_expert, std::span<int64_t> by_owner) {
   const size_t owned = by_expert.size() / by_owner.size();
@@ -34,6 +38,10 @@ int64_t rows_received(const ExchangeShape& shape, RowCounts counts, int owner, i
   int64_t queue = 0;
   for (int source = 0; source < shape.ranks; ++source) queue += counts[source * shape.ranks + owner];
   return std::clamp<int64_t>(queue - round * shape.receive_rows, 0, shape.receive_rows);
+}
+
+bool is_kept(const ExchangeShape& shape, RowCounts counts, int owner, int chunk, int round) {
+  return rows_received(shape, counts, owner, round) <= shape.kept_rows(chunk, round);
 }
 
 std::string possible_ranks(int64_t experts, int most) {

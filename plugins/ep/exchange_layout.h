@@ -20,6 +20,7 @@ struct ExchangeShape {
   int64_t experts = 0;       ///< of the whole layer; divisible by `ranks`
   int64_t chunk_tokens = 0;  ///< in [1, tokens]
   int64_t receive_rows = 0;  ///< that an owner takes at once, from all sources together; in [1, worst_rows()]
+  int64_t retain_rows = 0;   ///< of a chunk's queue, that the owner of a retained layer keeps at most: rounds that end beyond are not kept; in [1, worst_rows()]
 
   bool alone() const { return ranks == 1; }  ///< nothing is exchanged
   int64_t owned_experts() const { return experts / ranks; }
@@ -29,9 +30,12 @@ struct ExchangeShape {
   int64_t chunk_size(int chunk) const;
   int64_t chunk_rows() const { return chunk_tokens * top_k; }  ///< that the largest chunk of one source has
   /// Rows of the largest chunk that meet at one owner when every token of every rank chooses as many of its experts as it can.
-  int64_t worst_rows() const;
+  int64_t worst_rows() const { return worst_rows_of(chunk_tokens); }
+  int64_t worst_rows_of(int64_t some_tokens) const;
   /// Rows that an owner is expected to take in round `round` of the largest chunk.
   int64_t expected_rows(int round) const;
+  /// Most rows of a round of `chunk` with which a retained layer's owner keeps them. 0: never.
+  int64_t kept_rows(int chunk, int round) const;
 };
 
 /// Rows of one chunk from source s to owner o, at [s * ranks + o].
@@ -49,6 +53,9 @@ void count_rows(std::span<const int32_t> by_expert, std::span<int64_t> by_owner)
 Parcel parcel(const ExchangeShape& shape, RowCounts counts, int source, int owner, int round);
 /// Rows in the receive buffer of `owner` in a round.
 int64_t rows_received(const ExchangeShape& shape, RowCounts counts, int owner, int round);
+
+/// Whether the owner of a retained layer keeps the rows of a round: every rank knows without asking.
+bool is_kept(const ExchangeShape& shape, RowCounts counts, int owner, int chunk, int round);
 
 /// The numbers of ranks that `experts` can be divided among: "1, 2, 4".
 std::string possible_ranks(int64_t experts, int most);

@@ -2,6 +2,8 @@
 #include <ATen/ops/empty.h>
 #include <oom/ops/permutation.h>
 
+#include <algorithm>
+
 #include "exchange.h"
 
 namespace oom::ep {
@@ -35,6 +37,13 @@ struct Exchange::Stages {
   const std::vector<GradientTarget>* targets = nullptr;
 
   bool backward() const { return gradients != nullptr; }
+  bool retains() const { return !pass.kept.empty(); }
+  BufferId kept(const Visit& at, int owner) const { return retains() && !pass.kept[at.index].empty() ? pass.kept[at.index][owner] : kNone; }
+  /// Whether a visit with an even share of rows is kept.
+  bool expects_kept(const Visit& at) const {
+    const int64_t rows = std::clamp<int64_t>(shape().chunk_size(at.chunk) * shape().top_k - at.round * shape().receive_rows, 0, shape().receive_rows);
+    return retains() && rows <= shape().kept_rows(at.chunk, at.round);
+  }
   const ExchangeShape& shape() const { return exchange.shape_; }
   /// The rings whose rows are replaced by results.
   const Ring& home() const { return backward() ? exchange.sent_gradients_ : exchange.sent_; }
@@ -72,26 +81,28 @@ struct Exchange::Stages {
     const int64_t bytes = shape().chunk_size(chunk) * shape().top_k * exchange.sent_.layout.row_bytes();
     StageSpec spec{.kind = "experts_pack", .layer = pass.layer, .part = chunk, .lane = {Lane::kCompute, source},
                    .reads = {pass.front[source], pass.routing[source], pass.order[source]}, .writes = exchange.sent_.parts(chunk, source),
-                   .cost = {.hbm_bytes = static_cast<double>((backward() ? 4 : 2) * bytes), .tokens = static_cast<double>(shape().chunk_size(chunk)),
+                   .cost = {.hbm_bytes = static_cast<double>((backward() && !expects_kept({0, chunk, 0}) ? 4 : 2) * bytes), .tokens = static_cast<double>(shape().chunk_size(chunk)),
                             .workspace_bytes = shape().chunk_size(chunk) * shape().top_k * 4}};
     if (backward()) {
       spec.reads.push_back(gradients->drouted[source]);
       spec.writes = spec.writes + exchange.sent_gradients_.parts(chunk, source);
     }
     spec.action = [self = exchange.shared_from_this(), chunk, source, front = pass.front[source], routing = pass.routing[source], order = pass.order[source],
-                   drouted = backward() ? gradients->drouted[source] : kNone](StageContext&) {
+                   drouted = backward() ? gradients->drouted[source] : kNone, kept = backward() && retains(), layer = pass.layer](StageContext&) {
       StepMemory& memory = self->emitter_.memory();
       const TokenRange tokens = self->tokens(chunk);
       const Routing& decided = memory.slot(routing).routing;
       const ChunkOrder sorted = self->chunk_order(order, chunk);
-      pack_inputs(self->parcels(self->sent_, chunk, source), tokens.of(memory.slot(front).front.expert_input), tokens.of(decided.indices), sorted, self->shape_.owned_experts());
+      if (!kept || !self->all_kept(self->row_counts(layer, source, chunk), chunk)) {
+        pack_inputs(self->parcels(self->sent_, chunk, source), tokens.of(memory.slot(front).front.expert_input), tokens.of(decided.indices), sorted, self->shape_.owned_experts());
+      }
       if (drouted != kNone) pack_gradients(self->parcels(self->sent_gradients_, chunk, source), tokens.of(memory.slot(drouted).tensor), tokens.of(decided.weights), sorted);
     };
     program().emit(std::move(spec));
   }
 
   void dispatch(const Visit& at, int source) const {
-    const double bytes = peer_bytes(at.round, backward() ? 2 : 1);
+    const double bytes = peer_bytes(at.round, backward() && !expects_kept(at) ? 2 : 1);
     StageSpec spec{.kind = "experts_dispatch", .layer = pass.layer, .part = at.index, .lane = {Lane::kComm, source},
                    .reads = exchange.sent_.parts(at.chunk, source) + std::vector{exchange.row_counts_.at(pass.layer)[source]}, .writes = exchange.received_.at(at.index)[source],
                    .cost = {.peer_bytes = bytes, .bytes = bytes}};
@@ -99,9 +110,12 @@ struct Exchange::Stages {
       spec.reads = spec.reads + exchange.sent_gradients_.parts(at.chunk, source);
       spec.writes = spec.writes + exchange.received_gradients_.at(at.index)[source];
     }
-    spec.action = [self = exchange.shared_from_this(), at, source, layer = pass.layer, gradients = backward()](StageContext& context) {
-      for_each_parcel(self->shape_, self->row_counts(layer, source, at.chunk), source, /*as_source=*/true, at.round, [&](int owner, const Parcel& part) {
-        self->push(self->parcels(self->sent_, at.chunk, source), part.from, self->parcels(self->received_, at.index, owner), part.at, part.rows, /*values=*/true, context);
+    spec.action = [self = exchange.shared_from_this(), at, source, layer = pass.layer, gradients = backward(), kept = backward() && retains()](StageContext& context) {
+      const RowCounts counts = self->row_counts(layer, source, at.chunk);
+      for_each_parcel(self->shape_, counts, source, /*as_source=*/true, at.round, [&](int owner, const Parcel& part) {
+        if (!kept || !is_kept(self->shape_, counts, owner, at.chunk, at.round)) {
+          self->push(self->parcels(self->sent_, at.chunk, source), part.from, self->parcels(self->received_, at.index, owner), part.at, part.rows, /*values=*/true, context);
+        }
         if (!gradients) return;
         self->push(self->parcels(self->sent_gradients_, at.chunk, source), part.from, self->parcels(self->received_gradients_, at.index, owner), part.at, part.rows, /*values=*/true, context);
       });
@@ -123,12 +137,15 @@ struct Exchange::Stages {
       cost.hbm_bytes = element * (rows * (7 * hidden + 6 * width) + (rows > 0 ? weights : 0));
       cost.workspace_bytes = static_cast<int64_t>(element * most * (2 * hidden + 3 * width) + 12 * most);
     } else {
-      cost.gemm_flops = 2 * rows * hidden * 8 * width;
+      const bool keeps = expects_kept(at);  // then neither are the rows grouped again, nor Z made
+      cost.gemm_flops = 2 * rows * hidden * (keeps ? 6 : 8) * width;
       // Where a layer's experts are visited more than once, their gradients are made, read and added to FP32 sums each time.
       const double sums = exchange.visits() > 1 ? 12 * weights : 0;
-      cost.hbm_bytes = element * (rows * (16 * hidden + 18 * width) + (rows > 0 ? 2 * weights : 0)) + (rows > 0 ? sums : 0);
+      cost.hbm_bytes = element * (rows * (keeps ? 13 * hidden + 16 * width : 16 * hidden + 18 * width) + (rows > 0 ? 2 * weights : 0)) + (rows > 0 ? sums : 0);
       cost.workspace_bytes = static_cast<int64_t>(element * most * (3 * hidden + 3 * width) + 20 * most);
     }
+    // A visit that is not kept leaves its buffer empty.
+    if (retains()) cost.workspace_bytes -= exchange.kept_bytes(at.chunk, at.round);
     return cost;
   }
 
@@ -137,22 +154,34 @@ struct Exchange::Stages {
     StageSpec spec{.kind = backward() ? "experts_backward" : "experts_forward", .layer = pass.layer, .part = at.index, .lane = {Lane::kCompute, owner},
                    .reads = shard.reads[owner], .updates = away().parts(at.index, owner), .cost = price(at)};
     if (!shape().alone()) spec.reads.push_back(exchange.row_counts_.at(pass.layer)[owner]);
+    const BufferId kept = this->kept(at, owner);
+    if (kept != kNone) (backward() ? spec.reads : spec.writes).push_back(kept);
     GradientTarget target;
     if (backward()) {
       target = (*targets)[owner];
       spec.reads = spec.reads + exchange.received_.parts(at.index, owner);
       (at.index == 0 ? spec.writes : spec.updates) = (at.index == 0 ? spec.writes : spec.updates) + target.writes[owner];
     }
-    spec.action = [self = exchange.shared_from_this(), at, owner, layer = pass.layer, shard, target, backward = backward()](StageContext&) {
-      const int64_t rows = rows_received(self->shape_, self->row_counts(layer, owner, at.chunk), owner, at.round);
+    spec.action = [self = exchange.shared_from_this(), at, owner, layer = pass.layer, shard, target, kept, backward = backward()](StageContext&) {
+      const RowCounts counts = self->row_counts(layer, owner, at.chunk);
+      const int64_t rows = rows_received(self->shape_, counts, owner, at.round);
+      const bool keeps = kept != kNone && is_kept(self->shape_, counts, owner, at.chunk, at.round);
       const Parcels received = self->parcels(self->received_, at.index, owner);
       const ops::ExpertWeights weights = self->expert_weights(shard, owner);
       if (!backward) {
-        run_forward(received, rows, weights);
+        OwnerRows made;
+        run_forward(received, rows, weights, keeps ? &made : nullptr);
+        if (made.x.defined()) self->emitter_.memory().slot(kept).saved.tensors = {made.x, made.z, made.ends, made.token_of, made.row_of};
         return;
       }
       const LayerGradients sinks = self->emitter_.gradients(target, owner, /*accumulate=*/at.index > 0);
-      run_backward(received, self->parcels(self->received_gradients_, at.index, owner), rows, weights, {.gate_up = sinks[0], .down = sinks[1]});
+      OwnerRows held;
+      if (!keeps) {
+        held = make_rows(received, rows, weights);
+      } else if (const std::vector<at::Tensor> left = std::move(self->emitter_.memory().slot(kept).saved.tensors); !left.empty()) {
+        held = {left[0], left[1], left[2], left[3], left[4]};
+      }
+      run_backward(held, self->parcels(self->received_gradients_, at.index, owner), weights, {.gate_up = sinks[0], .down = sinks[1]});
     };
     program().emit(std::move(spec));
   }

@@ -22,28 +22,35 @@ void pack_gradients(const Parcels& out, const at::Tensor& dy, const at::Tensor& 
   ops::copy_rows(out.weights(rows), weights.view({rows, 1}), {}, flat(order.row_of));
 }
 
-void run_forward(const Parcels& received, int64_t rows, const ops::ExpertWeights& weights) {
+void run_forward(const Parcels& received, int64_t rows, const ops::ExpertWeights& weights, OwnerRows* kept) {
   if (rows == 0) return;
   const ops::Permutation by_expert = ops::make_permutation(received.experts(rows), weights.gate_up.size(0));
   const at::Tensor x = ops::gather_rows(received.rows(rows), by_expert.token_of);
-  ops::copy_rows(received.rows(rows), ops::experts_forward(x, by_expert.ends, weights, /*save_z=*/false).y_rows, flat(by_expert.row_of));
+  const ops::ExpertsForward computed = ops::experts_forward(x, by_expert.ends, weights, /*save_z=*/kept != nullptr);
+  ops::copy_rows(received.rows(rows), computed.y_rows, flat(by_expert.row_of));
+  if (kept) *kept = {x, computed.z, by_expert.ends, by_expert.token_of, flat(by_expert.row_of)};
 }
 
-void run_backward(const Parcels& received, const Parcels& received_gradients, int64_t rows, const ops::ExpertWeights& weights, const ops::ExpertSinks& sinks) {
-  if (rows == 0) {
+OwnerRows make_rows(const Parcels& received, int64_t rows, const ops::ExpertWeights& weights) {
+  if (rows == 0) return {};
+  const ops::Permutation by_expert = ops::make_permutation(received.experts(rows), weights.gate_up.size(0));
+  const at::Tensor x = ops::gather_rows(received.rows(rows), by_expert.token_of);
+  return {x, ops::experts_gate_up(x, by_expert.ends, weights), by_expert.ends, by_expert.token_of, flat(by_expert.row_of)};
+}
+
+void run_backward(const OwnerRows& rows, const Parcels& received_gradients, const ops::ExpertWeights& weights, const ops::ExpertSinks& sinks) {
+  if (!rows.x.defined()) {
     for (const ops::GradientSink& sink : {sinks.gate_up, sinks.down}) {
       if (!sink.accumulate) sink.tensor.zero_();
     }
     return;
   }
-  const ops::Permutation by_expert = ops::make_permutation(received.experts(rows), weights.gate_up.size(0));
-  const at::Tensor x = ops::gather_rows(received.rows(rows), by_expert.token_of);
-  const at::Tensor z = ops::experts_gate_up(x, by_expert.ends, weights);
-  const at::Tensor dy = ops::gather_rows(received_gradients.rows(rows), by_expert.token_of);
-  const at::Tensor row_weights = ops::gather_rows(received_gradients.weights(rows), by_expert.token_of).view(-1);
-  const ops::ExpertsBackward gradients = ops::experts_backward(dy, row_weights, x, z, by_expert.ends, weights, sinks);
-  ops::copy_rows(received_gradients.rows(rows), gradients.dx_rows, flat(by_expert.row_of));
-  ops::copy_rows(received_gradients.weights(rows), gradients.d_row_weights.view({rows, 1}), flat(by_expert.row_of));
+  const int64_t count = rows.x.size(0);
+  const at::Tensor dy = ops::gather_rows(received_gradients.rows(count), rows.token_of);
+  const at::Tensor row_weights = ops::gather_rows(received_gradients.weights(count), rows.token_of).view(-1);
+  const ops::ExpertsBackward gradients = ops::experts_backward(dy, row_weights, rows.x, rows.z, rows.ends, weights, sinks);
+  ops::copy_rows(received_gradients.rows(count), gradients.dx_rows, rows.row_of);
+  ops::copy_rows(received_gradients.weights(count), gradients.d_row_weights.view({count, 1}), rows.row_of);
 }
 
 }  // namespace oom::ep

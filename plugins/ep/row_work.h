@@ -27,9 +27,21 @@ void pack_inputs(const Parcels& out, const at::Tensor& x, const at::Tensor& indi
 /// Sorted rows of `dy`, and beside each its routing weight.
 void pack_gradients(const Parcels& out, const at::Tensor& dy, const at::Tensor& weights, const ChunkOrder& order);
 
-/// Runs the owner's experts over `rows` received rows, which their results replace.
-void run_forward(const Parcels& received, int64_t rows, const ops::ExpertWeights& weights);
-/// Replaces received gradients by those of the inputs, and routing weights by their gradients. Without rows: writes zeros into sinks that do not accumulate.
-void run_backward(const Parcels& received, const Parcels& received_gradients, int64_t rows, const ops::ExpertWeights& weights, const ops::ExpertSinks& sinks);
+/// What backward needs of the rows that an owner received: kept from the forward, or made again.
+struct OwnerRows {
+  at::Tensor x;         ///< [rows, H] in expert order
+  at::Tensor z;         ///< [rows, 2I]
+  at::Tensor ends;      ///< of the owner's experts
+  at::Tensor token_of;  ///< int32 [rows]: place in expert order -> place of arrival
+  at::Tensor row_of;    ///< its inverse
+};
+
+/// Runs the owner's experts over `rows` received rows, which their results replace. Fills `kept` when given.
+void run_forward(const Parcels& received, int64_t rows, const ops::ExpertWeights& weights, OwnerRows* kept = nullptr);
+/// For rows that were not kept and have come again.
+OwnerRows make_rows(const Parcels& received, int64_t rows, const ops::ExpertWeights& weights);
+/// Replaces received gradients by those of the inputs, and routing weights by their gradients; overwrites rows.z. Without rows: writes zeros into sinks that
+/// do not accumulate.
+void run_backward(const OwnerRows& rows, const Parcels& received_gradients, const ops::ExpertWeights& weights, const ops::ExpertSinks& sinks);
 
 }  // namespace oom::ep

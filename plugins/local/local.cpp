@@ -38,7 +38,7 @@ Cost price(const StepEmitter& emitter, ExpertPass pass, int64_t tokens) {
       cost.gemm_flops = 4 * rows * hidden * 3 * width;
       cost.hbm_bytes = element * (rows * (10 * hidden + 16 * width) + 2 * bank);
       // Fitted to the peaks of two runs on H200: rows on their way through, and the grouped product of the larger weight before it joins its sink.
-      cost.workspace_bytes = static_cast<int64_t>(element * (rows * (hidden + 1.5 * width) + bank * 2 / 3));
+      cost.workspace_bytes = static_cast<int64_t>(element * (rows * (2 * hidden + 1.5 * width) + bank * 2 / 3));
       break;
   }
   return cost;
@@ -98,7 +98,7 @@ void Local::emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& b
   const bool save = !buffers.saved.empty(), sum = !buffers.routed.empty();
   const int64_t experts = emitter.model().routed.experts;
   for (int rank = 0; rank < emitter.ranks(); ++rank) {
-    StageSpec spec{.kind = save ? "experts_replay" : "experts_forward",
+    StageSpec spec{.kind = save && !sum ? "experts_replay" : "experts_forward",
                    .layer = layer,
                    .part = buffers.part.index,
                    .lane = {Lane::kCompute, rank},

@@ -32,6 +32,7 @@ class Resolver {
     attempt([&] { boundaries(); });
     attempt([&] { gpu_boundaries(); });
     attempt([&] { kept_attention(); });
+    retained();
     int64_t run = 0, longest = 1;
     for (const LayerPolicy& layer : policy_.layers) longest = std::max(longest, run = layer.boundary == Boundary::kRegenerate ? run + 1 : 0);
     policy_.regenerate_cap = std::min(settings_.find_integer("regenerate_cap").value_or(longest), longest);
@@ -118,6 +119,24 @@ class Resolver {
         refuse("keep_attention", cat("layer ", layer, " has no attention but ", model_.layers[layer].mixer, "; layers with attention: [", there, "]"));
       }
     }
+  }
+
+  // Attention is retained whole: what a cut mixer needs from slice to slice exists only within one layer's backward.
+  void retained() {
+    for (const int layer : plan_.retained_feed_forward) policy_.layers.at(layer).retain_feed_forward = true;
+    std::string attending, recurrent, all;
+    for (const int layer : plan_.retained_attention) {
+      policy_.layers.at(layer).retain_attention = true;
+      std::string& kind = attends(model_.layers[layer]) ? attending : recurrent;
+      for (std::string* list : {&kind, &all}) *list += cat(list->empty() ? "" : ", ", layer);
+    }
+    const auto refuse_cut = [&](const char* key, int64_t value, const std::string& layers, const std::string& cure) {
+      refuse(key, cat("cuts the attention of layers [", layers, "], which retain it whole (retain_attention); got ", value, "; cure: ", cure, ", or \"auto\", or no such layers in retain_attention"));
+    };
+    if (!attending.empty() && policy_.head_group > 0) refuse_cut("attention_head_group", policy_.head_group, attending, "0");
+    if (!attending.empty() && policy_.attention_batch < plan_.tokens_per_rank()) refuse_cut("attention_batch", policy_.attention_batch, attending, cat(plan_.tokens_per_rank()));
+    if (!recurrent.empty() && policy_.gdn_chunk < plan_.tokens_per_rank()) refuse_cut("gdn_chunk", policy_.gdn_chunk, recurrent, cat(plan_.tokens_per_rank()));
+    if (!all.empty() && policy_.sub_batch < plan_.sequences_per_rank()) refuse_cut("sub_batch", policy_.sub_batch, all, cat(plan_.sequences_per_rank()));
   }
 
   const SettingsTable& settings_;

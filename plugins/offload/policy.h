@@ -20,6 +20,13 @@ enum class Boundary {
 struct LayerPolicy {
   Boundary boundary = Boundary::kHost;
   bool keep_attention = false;  ///< O and LSE are in host memory from the forward to the backward
+  // What the plan says, not this strategy's settings; it goes before them.
+  bool retain_attention = false;     ///< the input, what the mixer saves and its result are on the GPU likewise
+  bool retain_feed_forward = false;  ///< what the feed-forward saves is
+
+  /// Made again for the layer's backward.
+  bool regenerates() const { return boundary == Boundary::kRegenerate && !retain_attention; }
+  bool keeps_results() const { return keep_attention && !retain_attention; }
 };
 
 struct Policy {
@@ -35,7 +42,7 @@ struct Policy {
   bool regenerates() const;
 };
 
-/// Resolves a table of settings for a workload. Throws ConfigError with every value that cannot be used, a line each.
+/// Resolves a table of settings for a workload, and the retained layers of `plan`. Throws ConfigError with every value that cannot be used, a line each.
 Policy resolve_policy(const SettingsTable& settings, const ModelDescription& model, const Plan& plan);
 /// The policy that a configured plan holds. Throws ConfigError whose lines begin with "settings.offload".
 Policy policy_of(const ModelDescription& model, const Plan& plan);

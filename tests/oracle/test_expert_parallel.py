@@ -1,8 +1,7 @@
 """Expert parallelism against the reference, and against local execution: ranks, chunks, rounds, skewed routers, order of updates."""
 
-import subprocess
-
 import pytest
+from harness.run_config import merged
 from oracle.conftest import training_of
 from oracle.test_parity import CLIPPED, compare
 from oracle.test_routing import EXTREMES
@@ -88,10 +87,80 @@ def test_ranks_must_divide_the_experts(oom, oracle):
     assert "engine.ranks" in outcome.err and "1, 2, 4, 8" in outcome.err and "run.toml" in outcome.err
 
 
-@pytest.mark.parametrize("key, value", [("retain", "all"), ("retain", 1), ("retain_attention", [0])])
-def test_what_is_not_built_is_refused(oom, oracle, key, value):
+def retaining(tables, retain, attention="none", rows="auto", resident="none"):
+    return merged(tables, {"ep": {"retain": retain, "retain_attention": attention, "retain_rows": rows}, "state": {"resident": resident}})
+
+
+# What is retained changes no bit (tests/unit/plugins/ep/retained_run_test.cpp); here is that there is no common mistake. The model has 3 layers.
+@pytest.mark.parametrize("ranks, chunk, resident, retain, attention, clip_norm", [
+    (2, WHOLE, "none", "all", "none", CLIPPED), (4, 7, [1], "all", "all", 0.0), (2, 64, "all", [0, 2], [1, 2], CLIPPED), (4, WHOLE, "all", 1, "all", 0.0)])
+def test_retained(oom, oracle, ranks, chunk, resident, retain, attention, clip_norm):
     oom.require("qwen3_moe", "ep")
-    config = oracle.config(oom.folder, training_of("qwen3_moe"), tables={"engine": {"experts": "ep"}, "ep": {key: value}})
-    # Not by oom.run, which takes "not built yet" for a command that is missing.
-    outcome = subprocess.run([oom.binary, "train", config], cwd=oom.folder, capture_output=True, text=True)
-    assert outcome.returncode == 2 and f"ep.{key}" in outcome.stderr and "not built yet" in outcome.stderr
+    tables = retaining(ep_tables(ranks, chunk), retain, attention, resident=resident)
+    compare(oom, oracle, training_of("qwen3_moe", clip_norm=clip_norm, router_aux_loss=0.1), tables=tables)
+
+
+# 64 or 128 tokens a rank: an owner that every token chooses has 256 rows and keeps some rounds of them, or none; the others have none at all.
+@pytest.mark.parametrize("ranks, chunk, rows, kept", [(4, WHOLE, 40, 100), (2, 64, "auto", 70)])
+@pytest.mark.parametrize("routing", EXTREMES)
+def test_retained_with_skewed_routing(oom, oracle, routing, ranks, chunk, rows, kept):
+    oom.require("qwen3_moe", "ep")
+    tables = retaining(ep_tables(ranks, chunk, rows), "all", [1], kept, resident=[2])
+    compare(oom, oracle, training_of("qwen3_moe", clip_norm=CLIPPED), routing=routing, changes=EXTREMES[routing], tables=tables)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_moe", "gemma4"])
+def test_retained_in_other_families(oom, oracle, family):
+    oom.require(family, "ep")
+    compare(oom, oracle, training_of(family), family=family, tables=retaining(ep_tables(2, 24, 50), "all", "all", rows=60))
+
+
+def test_retained_agrees_with_local(oom, oracle):
+    oom.require("qwen3_moe", "ep", "local")
+    training = training_of("qwen3_moe", clip_norm=CLIPPED)
+    losses = []
+    for name, tables in {"ep": retaining(ep_tables(4, 7), "all", "all"), "local": {"engine": {"ranks": 4, "experts": "local"}}}.items():
+        folder = oom.folder / name
+        folder.mkdir()
+        losses.append(oom.train(oracle.config(folder, training, tables=merged(tables, {"output": {"dir": str(folder / "run")}}))).column("loss"))
+    assert losses[0] == pytest.approx(losses[1], rel=2e-6)
+
+
+def test_retained_layers_in_a_plan_file(oom, oracle):
+    """A plan lists them in one place, for every expert strategy."""
+    oom.require("qwen3_moe", "ep", "local")
+    training = training_of("qwen3_moe")
+    losses = {}
+    for experts in ("ep", "local"):
+        config = oracle.config(oom.folder, training, tables={"engine": {"ranks": 2, "experts": experts}, "output": {"dir": experts}})
+        losses[experts] = oom.train(config).column("loss")
+        oom.run("plan", config, "--out", f"{experts}.toml")
+
+    def edited(experts, *edits, code=0):
+        text = (oom.folder / f"{experts}.toml").read_text()
+        for old, new in edits:
+            assert old in text
+            text = text.replace(old, new)
+        (oom.folder / "edited.toml").write_text(text)
+        tables = {"engine": {"ranks": 2, "experts": experts, "plan": "edited.toml"}, "output": {"dir": f"run{len(list(oom.folder.iterdir()))}"}}
+        config = oracle.config(oom.folder, training, tables=tables)
+        return oom.run("train", config, code=code).err if code else oom.train(config).column("loss")
+
+    lists = [("retained_feed_forward = []", "retained_feed_forward = [0, 1]"), ("retained_attention = []", "retained_attention = [1, 2]")]
+    for experts in ("ep", "local"):
+        assert edited(experts, *lists) == losses[experts]
+    outcome = edited("local", ("retained_attention = []", "retained_attention = [1, 9]"), code=4)
+    assert "edited.toml: state.retained_attention" in outcome and "layers 0 to 2" in outcome and "9" in outcome
+    outcome = edited("ep", ('retain = "auto"', "retain = [0]"), code=2)
+    assert "ep" in outcome and "state.retained_feed_forward" in outcome
+    outcome = edited("local", lists[1], ("attention_head_group = 0", "attention_head_group = 1"), code=4)
+    assert "edited.toml: settings.offload.attention_head_group" in outcome and "[1, 2]" in outcome and "cure: 0" in outcome
+
+
+@pytest.mark.parametrize("tables, words", [
+    ({"ep": {"retain": [3]}}, ["run.toml", "ep.retain", "layers 0 to 2"]),
+    ({"ep": {"retain_attention": 1}, "offload": {"attention_head_group": 2}}, ["run.toml", "offload.attention_head_group", "[0]", "got 2", "cure: 0"])])
+def test_what_cannot_be_retained(oom, oracle, tables, words):
+    oom.require("qwen3_moe", "ep")
+    outcome = oom.run("train", oracle.config(oom.folder, training_of("qwen3_moe"), tables=merged({"engine": {"experts": "ep"}}, tables)), code=2)
+    assert all(word in outcome.err for word in words), outcome.err

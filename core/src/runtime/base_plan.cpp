@@ -8,7 +8,6 @@
 #include "plugin/plugin_guard.h"
 #include "runtime/calibrate.h"
 #include "runtime/residency.h"
-#include "runtime/unbuilt.h"
 
 namespace oom::runtime {
 namespace {
@@ -43,6 +42,10 @@ void check_layers(const Plan& plan, const ModelDescription& model, const std::st
   const std::vector<int> routed = routed_layers(model);
   for (const int layer : plan.resident_layers) {
     if (!std::binary_search(routed.begin(), routed.end(), layer)) throw FileError(cat(path, ": state.resident_layers: layer ", layer, " of this model has no routed experts"));
+  }
+  const int count = static_cast<int>(model.layers.size());
+  for (const auto& [key, layers] : {std::pair{"retained_feed_forward", &plan.retained_feed_forward}, std::pair{"retained_attention", &plan.retained_attention}}) {
+    if (!layers->empty() && layers->back() >= count) throw FileError(cat(path, ": state.", key, ": the model has layers 0 to ", count - 1, "; got ", layers->back()));
   }
 }
 
@@ -132,7 +135,6 @@ Plan load_stated_plan(Session& session, const Plan& wanted, const Machine& machi
     throw FileError(cat(path, ": deferred_layers: must be ", layers, ", all of them, because train.clip_norm needs every gradient first; got ", plan.deferred_layers));
   }
   check_layers(plan, session.model().description, path);
-  refuse_unbuilt(plan, path);
   check_plugin(session, plan.experts, Kind::kExpertStrategy, path, "experts");
   check_plugin(session, plan.activations, Kind::kActivationStrategy, path, "activations");
   check_settings(session, plan, path);

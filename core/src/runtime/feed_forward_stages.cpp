@@ -21,7 +21,10 @@ FeedForwardRecord ProgramEmitter::emit_feed_forward(int layer, const Delivery& o
   const BufferClass buffer_class = forward && save ? BufferClass::kRetained : BufferClass::kWorkspace;
   const int64_t part_bytes = part.tokens * model().hidden * element_bytes(plan().workload.compute);
   FeedForwardRecord record;
-  record.front = add_activation("front" + name, 2 * part_bytes, buffer_class);
+  // Until the backward there is no need of the side branch, and the experts' input is counted among what is saved.
+  const bool retains = forward && save;
+  record.front = add_activation("front" + name, retains ? 0 : 2 * part_bytes, buffer_class);
+  const RankBuffers side = retains ? add_activation("side" + name, part_bytes, BufferClass::kWorkspace) : RankBuffers{};
   if (save) record.saved = add_activation("feed-forward saved" + name, feed_forward.cost(Pass::kReplay, part.tokens, element_bytes(plan().workload.compute)).saved_bytes, buffer_class);
   if (routed) {
     RankBuffers& decided = routings_[{layer, part.begin}];
@@ -36,17 +39,20 @@ FeedForwardRecord ProgramEmitter::emit_feed_forward(int layer, const Delivery& o
     StageSpec spec{.kind = forward ? "router_forward" : "router_replay", .layer = layer, .part = part.index, .lane = {Lane::kCompute, rank},
                    .reads = ordinary.reads[rank] + std::vector{in.buffer}, .writes = {record.front[rank]}, .cost = feed_forward_price(feed_forward, pass, part.tokens, plan())};
     if (save) spec.writes.push_back(record.saved[rank]);
+    if (retains) spec.writes.push_back(side[rank]);
     if (routed) (forward ? spec.writes : spec.reads).push_back(record.routing[rank]);
     if (counts) spec.updates.push_back(statistics_[rank]);
     if (loads) spec.updates.push_back(expert_load_[rank]);
     spec.action = [this, &feed_forward, layer, ordinary, rank, save, routed, counts, loads, in, out = record.front[rank], decided = routed ? record.routing[rank] : kNone,
-                   aside = save ? record.saved[rank] : kNone](StageContext& context) {
+                   aside = save ? record.saved[rank] : kNone, beside = retains ? side[rank] : kNone](StageContext& context) {
       const LayerWeights weights = layer_weights(ordinary, layer, rank);
       FeedForwardCall call{.weights = weights};
       if (counts) call.statistics = statistics(rank);
       Routing none;
       Routing& decisions = routed ? context_.memory.slot(decided).routing : none;
-      context_.memory.slot(out).front = feed_forward.front(rows(in), call, decisions, save ? &context_.memory.slot(aside).saved : nullptr);
+      FeedForwardFront& front = context_.memory.slot(out).front;
+      front = feed_forward.front(rows(in), call, decisions, save ? &context_.memory.slot(aside).saved : nullptr);
+      if (beside != kNone) context_.memory.slot(beside).tensor = std::move(front.side);
       if (loads) count_experts(layer, rank, decisions.indices, context.step);
     };
     builder_.emit(std::move(spec));
@@ -67,16 +73,19 @@ FeedForwardRecord ProgramEmitter::emit_feed_forward(int layer, const Delivery& o
                    .reads = ordinary.reads[rank] + std::vector{in.buffer, record.front[rank]}, .cost = row_price(4, part.tokens, plan(), model().hidden)};
     if (routed) spec.reads.push_back(buffers.routed[rank]);
     if (save) spec.updates.push_back(record.saved[rank]);
+    if (retains) spec.reads.push_back(side[rank]);
     RowSpan out;
     if (z) {
       out = span(*z, rank, part.begin, part.tokens);
       declare_fill(spec, out);
     }
     spec.action = [this, &feed_forward, layer, ordinary, rank, in, from = record.front[rank], sum = routed ? buffers.routed[rank] : kNone, out,
-                   aside = save ? record.saved[rank] : kNone](StageContext&) {
+                   aside = save ? record.saved[rank] : kNone, beside = retains ? side[rank] : kNone](StageContext&) {
       const LayerWeights weights = layer_weights(ordinary, layer, rank);
       const at::Tensor none;
-      at::Tensor result = feed_forward.back(rows(in), sum == kNone ? none : context_.memory.slot(sum).tensor, context_.memory.slot(from).front, {.weights = weights},
+      FeedForwardFront front = context_.memory.slot(from).front;
+      if (beside != kNone) front.side = context_.memory.slot(beside).tensor;
+      at::Tensor result = feed_forward.back(rows(in), sum == kNone ? none : context_.memory.slot(sum).tensor, front, {.weights = weights},
                                             aside == kNone ? nullptr : &context_.memory.slot(aside).saved);
       if (out.buffer != kNone) put_rows(out, std::move(result));
     };

@@ -56,9 +56,10 @@ ops::RoutingStatistics ProgramEmitter::statistics(int rank) const {
   return {context_.memory.view(statistics_[rank], at::kLong, {experts}), context_.memory.view(statistics_[rank], at::kDouble, {experts}, experts * 8)};
 }
 
+// Z and the order of the rows; these are gathered from the experts' input again.
 int64_t ProgramEmitter::expert_saved_bytes(int64_t tokens) const {
   const int64_t rows = tokens * model().routed.top_k;
-  return rows * (2 * model().routed.width + model().hidden) * element_bytes(plan().workload.compute);
+  return rows * (2 * model().routed.width * element_bytes(plan().workload.compute) + 8);
 }
 
 double ProgramEmitter::embedding_scale() const {

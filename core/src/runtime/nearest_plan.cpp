@@ -44,6 +44,8 @@ std::vector<Change> changes_for(const config::Config& config, const ModelDescrip
   }
   if (plan.transfer.gradient_slots > 1) changes.push_back({"transfer.gradient_slots", "1", [](Plan& changed) { changed.transfer.gradient_slots = 1; }});
   if (plan.transfer.windows > 1) changes.push_back({"transfer.windows", "1", [](Plan& changed) { changed.transfer.windows = 1; }});
+  if (chooses_retained(plan) && !plan.retained_attention.empty()) changes.push_back({cat(plan.experts, ".retain_attention"), "\"none\"", [](Plan& changed) { changed.retained_attention.clear(); }});
+  if (chooses_retained(plan) && !plan.retained_feed_forward.empty()) changes.push_back({cat(plan.experts, ".retain"), "\"none\"", [](Plan& changed) { changed.retained_feed_forward.clear(); }});
   add_residency(config, model, plan, changes);
   for (int64_t batch = plan.workload.global_batch / 2; batch >= plan.ranks && batch % plan.ranks == 0; batch /= 2) {
     changes.push_back({"train.global_batch", cat(batch), [batch](Plan& changed) { changed.workload.global_batch = batch; }});
@@ -77,9 +79,13 @@ class Search {
   /// Nothing when a strategy's own settings do not allow the changes.
   std::optional<Changed> judge(const std::vector<Change>& changes) {
     Plan plan = plan_;
-    for (const Change& change : changes) change.apply(plan);
+    const auto apply = [&] {
+      for (const Change& change : changes) change.apply(plan);
+    };
+    apply();
     try {
       configure_strategies(session_, plan);
+      apply();  // what a strategy's own table says otherwise has been written into the plan again
     } catch (const ConfigError&) {
       return std::nullopt;
     }

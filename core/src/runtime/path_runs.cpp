@@ -10,6 +10,7 @@
 #include "config/toml_values.h"
 #include "runtime/calibrate.h"
 #include "runtime/geometry.h"
+#include "runtime/residency.h"
 #include "runtime/short_run.h"
 
 namespace oom::runtime {
@@ -39,6 +40,10 @@ std::vector<std::string> short_overrides(const Plan& plan, int layers, int all) 
                                      cat("state.resident_weights=\"", plan.resident_cached_weights ? "cached" : "convert", "\"")};
   for (const auto& [plugin, values] : plan.settings) {
     for (const auto& [key, value] : values) overrides.push_back(cat(plugin, ".", key, "=", cut_to(value, layers)));
+  }
+  if (chooses_retained(plan)) {
+    overrides.push_back(cat(plan.experts, ".retain=", share(plan.retained_feed_forward.size(), layers, all)));
+    overrides.push_back(cat(plan.experts, ".retain_attention=", share(plan.retained_attention.size(), layers, all)));
   }
   return overrides;
 }

@@ -23,6 +23,11 @@ std::vector<int> routed_layers(const ModelDescription& model) {
   return routed;
 }
 
+bool chooses_retained(const Plan& plan) {
+  const auto table = plan.settings.find(plan.experts);
+  return table != plan.settings.end() && table->second.contains("retain");
+}
+
 std::optional<std::vector<int>> stated_residency(const config::Config& config, const ModelDescription& model) {
   const LayerChoice& choice = config.state().resident;
   const std::vector<int> routed = routed_layers(model);

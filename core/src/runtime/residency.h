@@ -6,6 +6,7 @@
 
 #include "config/config.h"
 #include "oom/model.h"
+#include "oom/plan.h"
 
 namespace oom::runtime {
 
@@ -15,6 +16,9 @@ std::vector<int> place_resident(int count, int layers, config::Placement placeme
 
 /// Layers that have routed experts, ascending.
 std::vector<int> routed_layers(const ModelDescription& model);
+
+/// Whether the table of the plan's expert strategy has `retain` and `retain_attention`. They leave the lists of layers to the plan's own.
+bool chooses_retained(const Plan& plan);
 
 /// What [state] resident says; nothing: auto. A count is one of layers with routed experts. Throws ConfigError for layers that are not there.
 std::optional<std::vector<int>> stated_residency(const config::Config& config, const ModelDescription& model);

@@ -13,7 +13,7 @@ class AttentionPool {
  public:
   AttentionPool(StepEmitter& emitter, const Policy& policy);
 
-  bool keeps(int layer) const { return policy_.layers.at(layer).keep_attention; }
+  bool keeps(int layer) const { return policy_.layers.at(layer).keeps_results(); }
   /// GPU buffers for the forward to fill; nothing when the layer is not kept.
   AttentionResults fill(int layer);
   /// Sends what the forward filled to the host.

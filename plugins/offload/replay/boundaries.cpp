@@ -10,6 +10,10 @@ Boundaries::Boundaries(StepEmitter& emitter, const Policy& policy, bool training
   for (int i = 0; i < policy.buffers; ++i) ring_.push_back(emitter.add_device_buffer(cat("boundary ring ", i), bytes, BufferClass::kBoundary));
   for (int layer = 0; layer < layers_ && training; ++layer) {
     const Boundary place = policy.layers[layer].boundary;
+    if (policy.layers[layer].retain_attention && place != Boundary::kGpu) {
+      if (!stays(layer)) gpu_[layer] = emitter.add_activation(cat("retained boundary ", layer), bytes, BufferClass::kRetained);
+      continue;
+    }
     if (place == Boundary::kGpu) gpu_[layer] = emitter.add_device_buffer(cat("boundary ", layer), bytes, BufferClass::kBoundary);
     if (place == Boundary::kHost && !stays(layer)) host_[layer] = emitter.add_host_buffer(cat("boundary ", layer), bytes, BufferClass::kBoundary);
   }
@@ -33,7 +37,7 @@ Activation Boundaries::stored(int layer) {
 
 void Boundaries::regenerate(int layer, Decoder& decoder) {
   int from = layer;
-  while (policy_.layers[from].boundary == Boundary::kRegenerate && !stays(from)) --from;
+  while (policy_.layers[from].regenerates() && !stays(from)) --from;
   Activation x = stored(from);
   for (int passed = from; passed < layer; ++passed) {
     const Activation z = emitter_.add_rows(cat("regenerated boundary ", passed + 1), 0, x.rows, BufferClass::kBoundary);
@@ -44,7 +48,7 @@ void Boundaries::regenerate(int layer, Decoder& decoder) {
 }
 
 Activation Boundaries::read(int layer, Decoder& decoder) {
-  if (policy_.layers[layer].boundary != Boundary::kRegenerate || stays(layer)) return stored(layer);
+  if (!policy_.layers[layer].regenerates() || stays(layer)) return stored(layer);
   if (!regenerated_.contains(layer)) regenerate(layer, decoder);
   const Activation x = regenerated_.at(layer);
   regenerated_.erase(layer);

@@ -1,5 +1,5 @@
 /// Replay: where the inputs of layers are. Some are stored, on the host or on the GPU; the others are made again when the backward comes to their layer,
-/// by forwards without gradients from the nearest stored one below.
+/// by forwards without gradients from the nearest stored one below. That of a layer which retains attention stays on the GPU, whatever the settings say.
 #pragma once
 
 #include <map>

@@ -61,20 +61,37 @@ void Decoder::emit_mixer_forward(int layer, Pass pass, const Delivery& ordinary,
   }
 }
 
+Activation Decoder::retained_y(int layer, const Delivery& ordinary, Pass pass, const Activation& x) {
+  Retained& held = retained_[layer];
+  if (pass != Pass::kForward) return held.y;
+  const SequenceRange& all = ranges_.front();
+  OOM_CHECK(ranges_.size() == 1 && !is_cut(mixer_plan(emitter_, policy_, layer)), "layer ", layer, " retains attention that is cut");
+  held.y = emitter_.add_rows(cat("retained y layer ", layer), 0, all.count * length_, BufferClass::kRetained);
+  held.mixer = emitter_.emit_mixer_replay(layer, ordinary, {all.first, all.count, {}, 0}, pass, x, held.y, {});
+  return held.y;
+}
+
 void Decoder::emit_forward(int layer, Pass pass, const Activation& x, const Activation& z) {
   const Delivery ordinary = emitter_.deliver(emitter_.ordinary_unit(layer));
   const MixerPlan plan = mixer_plan(emitter_, policy_, layer);
+  const bool trains = pool_ != nullptr;
+  const bool retains_mixer = trains && policy_.layers[layer].retain_attention, saves = trains && pass == Pass::kForward && policy_.layers[layer].retain_feed_forward;
   AttentionResults kept;
-  if (pool_) kept = pass == Pass::kForward ? pool_->fill(layer) : pool_->fetch(layer);
+  if (trains) kept = pass == Pass::kForward ? pool_->fill(layer) : pool_->fetch(layer);
   for (size_t index = 0; index < ranges_.size(); ++index) {
     const SequenceRange& range = ranges_[index];
     const std::vector<TokenPart> feed_forward = feed_forward_parts(emitter_, ranges_, index);
     // Where the feed-forward comes in parts, each replaces its rows of y by those of z.
     const bool in_place = feed_forward.size() > 1;
-    const Activation y = in_place ? z : emitter_.add_rows(cat("y layer ", layer), range.first * length_, range.count * length_);
-    emit_mixer_forward(layer, pass, ordinary, plan, range, x, y, kept);
-    if (pool_ && pass == Pass::kForward && index + 1 == ranges_.size()) pool_->store(layer);
-    for (const TokenPart& part : feed_forward) emitter_.emit_feed_forward(layer, ordinary, part, pass, y, &z, /*save=*/false);
+    const Activation y = retains_mixer ? retained_y(layer, ordinary, pass, x)
+                         : in_place    ? z
+                                       : emitter_.add_rows(cat("y layer ", layer), range.first * length_, range.count * length_);
+    if (!retains_mixer) emit_mixer_forward(layer, pass, ordinary, plan, range, x, y, kept);
+    if (trains && pass == Pass::kForward && index + 1 == ranges_.size()) pool_->store(layer);
+    for (const TokenPart& part : feed_forward) {
+      FeedForwardRecord record = emitter_.emit_feed_forward(layer, ordinary, part, pass, y, &z, saves);
+      if (saves) retained_[layer].feed_forward.push_back(std::move(record));
+    }
   }
 }
 
@@ -136,21 +153,25 @@ Activation Decoder::emit_backward(int layer, const Activation& x, const Activati
   backward.results = pool_->fetch(layer);
   backward.kept = !backward.results.empty();
   const bool cut = is_cut(backward.plan);
+  const Retained& held = retained_[layer];
+  const bool replays_mixer = held.y.buffers.empty();
+  size_t part_count = 0;
   const bool in_parts = cut || ranges_.size() > 1 || feed_forward_parts(emitter_, ranges_, 0).size() > 1;
   if (in_parts) emitter_.emit_zero(layer, backward.target);
   for (size_t index = 0; index < ranges_.size(); ++index) {
     const SequenceRange& range = ranges_[index];
     const MixerPart whole{range.first, range.count, {}, static_cast<int>(index)};
-    const Activation y = emitter_.add_rows(cat("replayed y layer ", layer), range.first * length_, range.count * length_);
-    RankBuffers saved;
+    const Activation y = replays_mixer ? emitter_.add_rows(cat("replayed y layer ", layer), range.first * length_, range.count * length_) : held.y;
+    RankBuffers saved = held.mixer;
     if (cut) {
       emit_cut_replay(backward, range, y);
-    } else {
+    } else if (replays_mixer) {
       saved = emitter_.emit_mixer_replay(layer, backward.ordinary, whole, Pass::kReplay, x, y, backward.results);
     }
     const Activation middle = in_parts ? dz : emitter_.all_tokens(emitter_.add_activation(cat("gradient of y layer ", layer), emitter_.boundary_bytes()));
     for (const TokenPart& part : feed_forward_parts(emitter_, ranges_, index)) {
-      const FeedForwardRecord record = emitter_.emit_feed_forward(layer, backward.ordinary, part, Pass::kReplay, y, nullptr, /*save=*/true);
+      const FeedForwardRecord record = held.feed_forward.empty() ? emitter_.emit_feed_forward(layer, backward.ordinary, part, Pass::kReplay, y, nullptr, /*save=*/true)
+                                                                 : held.feed_forward.at(part_count++);
       emitter_.emit_feed_forward_backward(layer, backward.ordinary, backward.target, part, record, y, dz, middle);
     }
     if (cut) {

@@ -42,6 +42,22 @@ TEST(ExchangeShape, ExpectedRowsAddUpToAnEvenShare) {
   EXPECT_EQ(rows, 10 * 4);
 }
 
+// A round is kept where it ends within the capacity, whatever lies behind it.
+TEST(ExchangeShape, KeepsRoundsUpToTheCapacity) {
+  ExchangeShape shape = shape_of(2, 20, 2, 8, 15, 20);  // chunks of 15 and 5 tokens: at most 60 and 20 rows at an owner, three rounds
+  shape.retain_rows = 32;
+  EXPECT_EQ(shape.kept_rows(0, 0), 20);
+  EXPECT_EQ(shape.kept_rows(0, 1), 12);
+  EXPECT_EQ(shape.kept_rows(0, 2), 0);
+  EXPECT_EQ(shape.kept_rows(1, 0), 20);
+  EXPECT_EQ(shape.kept_rows(1, 1), 0);
+  const std::vector<int64_t> counts{20, 10, 13, 17};  // owner 0: 33 rows, owner 1: 27
+  EXPECT_TRUE(is_kept(shape, counts, 0, 0, 0));
+  EXPECT_FALSE(is_kept(shape, counts, 0, 0, 1));
+  EXPECT_TRUE(is_kept(shape, counts, 1, 0, 1));
+  EXPECT_TRUE(is_kept(shape, counts, 1, 0, 2)) << "no rows";
+}
+
 TEST(CountRows, SumsOwnersOfContiguousExperts) {
   const std::vector<int32_t> by_expert{1, 2, 3, 4, 0, 0};
   std::vector<int64_t> by_owner(3);

@@ -1,21 +1,8 @@
 // Whole training steps with the plugin: order of completion must not show in any bit, and memory that nobody wrote must reach nothing.
 #include "expert_parallel_run.h"
 
-#include <chrono>
-#include <thread>
-
 namespace oom::runtime {
 namespace {
-
-EngineOptions delayed(unsigned seed) {
-  EngineOptions options;
-  options.before_stage = [seed](const StageContext& context) {
-    const unsigned stage = static_cast<unsigned>(context.stage->lane.index * 31 + static_cast<int>(context.stage->lane.lane) * 7 + context.stage->layer * 131 + context.stage->part * 17);
-    std::mt19937 random(seed * 7919 + stage + static_cast<unsigned>(context.step) * 101);
-    if (random() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
-  };
-  return options;
-}
 
 TEST_F(ExpertParallelRun, DelaysDoNotShow) {
   for (const std::vector<std::string>& overrides : {std::vector<std::string>{"engine.ranks=4", "ep.routing_chunk=7", "ep.receive_rows=30", "train.updates=overlapped"},

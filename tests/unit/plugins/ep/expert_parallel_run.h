@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <random>
+#include <thread>
 
 #include "../../core/scratch_folder.h"
 #include "oom/ops/linear.h"
@@ -25,6 +27,17 @@ struct Outcome {
   std::vector<std::vector<float>> weights;
   bool operator==(const Outcome&) const = default;
 };
+
+/// Sleeps before a third of all stages.
+inline EngineOptions delayed(unsigned seed) {
+  EngineOptions options;
+  options.before_stage = [seed](const StageContext& context) {
+    const unsigned stage = static_cast<unsigned>(context.stage->lane.index * 31 + static_cast<int>(context.stage->lane.lane) * 7 + context.stage->layer * 131 + context.stage->part * 17);
+    std::mt19937 random(seed * 7919 + stage + static_cast<unsigned>(context.step) * 101);
+    if (random() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
+  };
+  return options;
+}
 
 class ExpertParallelRun : public ::testing::Test {
  protected:

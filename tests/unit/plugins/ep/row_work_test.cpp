@@ -62,7 +62,8 @@ TEST_F(RowWork, BackwardIsThatOfTheWholeLayer) {
   const ops::MoeBackward expected = ops::moe_backward(dy_, x_, routing_, forward.permutation, forward.z, weights_, expected_sinks);
   pack_inputs(inputs_, x_, routing_.indices, order_, kExperts);
   pack_gradients(gradients_, dy_, routing_.weights, order_);
-  run_backward(inputs_, gradients_, kRows, weights_, sinks);
+  const OwnerRows rows = make_rows(inputs_, kRows, weights_);
+  run_backward(rows, gradients_, weights_, sinks);
   EXPECT_TRUE(at::equal(ops::combine(gradients_.rows(kRows), order_.row_of), expected.dx));
   EXPECT_TRUE(at::equal(ops::rows_to_choices(gradients_.weights(kRows).view(-1), order_.row_of), expected.d_weights));
   EXPECT_TRUE(at::equal(sinks.gate_up.tensor, expected_sinks.gate_up.tensor));
@@ -70,10 +71,22 @@ TEST_F(RowWork, BackwardIsThatOfTheWholeLayer) {
   EXPECT_EQ(sinks.down.tensor.select(0, 2).abs().max().item<float>(), 0) << "an expert without tokens";
 }
 
+TEST_F(RowWork, KeptRowsAreThoseMadeAgain) {
+  pack_inputs(inputs_, x_, routing_.indices, order_, kExperts);
+  const OwnerRows again = make_rows(inputs_, kRows, weights_);
+  OwnerRows kept;
+  run_forward(inputs_, kRows, weights_, &kept);
+  EXPECT_TRUE(at::equal(kept.x, again.x));
+  EXPECT_TRUE(at::equal(kept.z, again.z));
+  EXPECT_TRUE(at::equal(kept.ends, again.ends));
+  EXPECT_TRUE(at::equal(kept.token_of, again.token_of));
+  EXPECT_TRUE(at::equal(kept.row_of, again.row_of));
+}
+
 TEST_F(RowWork, NoRowsLeaveZeroOrWhatWasThere) {
   const ops::ExpertSinks first = sinks_of(7, false), later = sinks_of(7, true);
-  run_backward(inputs_, gradients_, 0, weights_, first);
-  run_backward(inputs_, gradients_, 0, weights_, later);
+  run_backward(make_rows(inputs_, 0, weights_), gradients_, weights_, first);
+  run_backward(make_rows(inputs_, 0, weights_), gradients_, weights_, later);
   EXPECT_EQ(first.gate_up.tensor.abs().max().item<float>(), 0);
   EXPECT_EQ(first.down.tensor.abs().max().item<float>(), 0);
   EXPECT_EQ(later.gate_up.tensor.min().item<float>(), 7);

@@ -84,9 +84,15 @@ class OffloadRun : public ::testing::Test {
     return batch;
   }
 
-  Outcome train(const std::string& family, const Overrides& overrides) {
+  /// Layers of a plan that retain, where no strategy's table says so.
+  struct Retained {
+    std::vector<int> feed_forward, attention;
+  };
+  Outcome train(const std::string& family, const Overrides& overrides, const Retained& retained = {}) {
     runtime::Session session(write_run(family), overrides);
-    const runtime::PlannedRun planned = runtime::make_plan(session, runtime::Purpose::kPlanOnly);
+    runtime::PlannedRun planned = runtime::make_plan(session, runtime::Purpose::kPlanOnly);
+    if (!retained.feed_forward.empty()) planned.plan.retained_feed_forward = retained.feed_forward;
+    if (!retained.attention.empty()) planned.plan.retained_attention = retained.attention;
     const auto transfer = comm::DeviceTransfer::make(planned.plan.device);
     runtime::RunState run;
     run.hyper = [](int64_t step) { return optim::AdamWStep{.learning_rate = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = 0.1, .step = step}; };

@@ -89,6 +89,31 @@ TEST_F(PolicyTest, AllFaultsAtOnce) {
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2) << text;
 }
 
+TEST_F(PolicyTest, RetainedLayersComeFromThePlan) {
+  plan_.retained_feed_forward = {1, 2};
+  plan_.retained_attention = {2, 3};
+  const char* regenerated = "keep_boundaries = \"3+1\"\nkeep_attention = \"all\"";
+  const Policy policy = resolve(regenerated);
+  for (int layer = 0; layer < 6; ++layer) {
+    EXPECT_EQ(policy.layers[layer].retain_feed_forward, layer == 1 || layer == 2) << layer;
+    EXPECT_EQ(policy.layers[layer].retain_attention, layer == 2 || layer == 3) << layer;
+    EXPECT_EQ(policy.layers[layer].regenerates(), layer == 1 || layer == 5) << layer;
+    EXPECT_EQ(policy.layers[layer].keeps_results(), layer == 5) << layer;
+  }
+  // Not part of the settings: another set of retained layers needs no other table.
+  const auto table = settings_of(policy);
+  plan_.retained_attention = {};
+  EXPECT_EQ(settings_of(resolve(regenerated)), table);
+}
+
+TEST_F(PolicyTest, RetainedAttentionIsNotCut) {
+  plan_.retained_attention = {2, 3};
+  EXPECT_THAT(fault("attention_head_group = 2"), AllOf(HasSubstr("attention_head_group"), HasSubstr("[3]"), HasSubstr("got 2"), HasSubstr("cure: 0")));
+  EXPECT_THAT(fault("gdn_chunk = 64"), AllOf(HasSubstr("gdn_chunk"), HasSubstr("[2]"), HasSubstr("got 64"), HasSubstr("cure: 400")));
+  EXPECT_THAT(fault("sub_batch = 3"), AllOf(HasSubstr("sub_batch"), HasSubstr("[2, 3]"), HasSubstr("cure: 4")));
+  EXPECT_EQ(fault("moe_chunk = 10"), "");
+}
+
 TEST_F(PolicyTest, AResolvedTableIsItsOwnResolution) {
   for (const char* toml : {"", "keep_boundaries = [1, 4]\nboundaries_on_gpu = [4]\nkeep_attention = [5]\nregenerate_cap = 1\nmoe_chunk = 7\nattention_head_group = 3\nsub_batch = 1\nbuffers = 2"}) {
     Plan plan = plan_;
