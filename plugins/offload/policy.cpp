@@ -123,10 +123,14 @@ class Resolver {
 
   // Attention is retained whole: what a cut mixer needs from slice to slice exists only within one layer's backward.
   void retained() {
-    for (const int layer : plan_.retained_feed_forward) policy_.layers.at(layer).retain_feed_forward = true;
+    const auto at = [&](int layer) -> LayerPolicy& {
+      OOM_CHECK(layer >= 0 && layer < static_cast<int>(policy_.layers.size()), "retained layer ", layer, " of ", policy_.layers.size());
+      return policy_.layers[layer];
+    };
+    for (const int layer : plan_.retained_feed_forward) at(layer).retain_feed_forward = true;
     std::string attending, recurrent, all;
     for (const int layer : plan_.retained_attention) {
-      policy_.layers.at(layer).retain_attention = true;
+      at(layer).retain_attention = true;
       std::string& kind = attends(model_.layers[layer]) ? attending : recurrent;
       for (std::string* list : {&kind, &all}) *list += cat(list->empty() ? "" : ", ", layer);
     }
