@@ -152,7 +152,7 @@ def test_retained_layers_in_a_plan_file(oom, oracle):
         assert edited(experts, *lists) == losses[experts]
     outcome = edited("local", ("retained_attention = []", "retained_attention = [1, 9]"), code=4)
     assert "edited.toml: state.retained_attention" in outcome and "layers 0 to 2" in outcome and "9" in outcome
-    outcome = edited("ep", ('retain = "auto"', "retain = [0]"), code=2)
+    outcome = edited("ep", ('retain = "auto"', "retain = [0]"), code=4)
     assert "ep" in outcome and "state.retained_feed_forward" in outcome
     outcome = edited("local", lists[1], ("attention_head_group = 0", "attention_head_group = 1"), code=4)
     assert "edited.toml: settings.offload" in outcome and "attention_head_group" in outcome and "[1, 2]" in outcome and "cure: 0" in outcome

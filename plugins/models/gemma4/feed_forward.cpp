@@ -100,6 +100,7 @@ class Gemma4FeedForward final : public FeedForward {
     const double gemm = 2 * rows * hidden * (experts + 3 * width);
     cost.gemm_flops = backward ? 2 * gemm : gemm;
     cost.device_bytes = rows * element * (backward ? 30 * hidden + 6 * experts + 14 * width : 19 * hidden + 3 * experts + 10 * width);
+    // With the experts' input, which is none of the saved tensors but lives as long.
     cost.saved_bytes = static_cast<int64_t>(rows * (element * (6 * hidden + experts + 2 * width) + 4 * 4));
     cost.workspace_bytes = static_cast<int64_t>(rows * element * (backward ? 4 * hidden + 2 * experts + 5 * width : 2 * hidden + 3 * width));
     return cost;
