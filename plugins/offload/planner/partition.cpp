@@ -47,6 +47,19 @@ std::vector<Policy> partitions(const SettingsTable& given, const ModelDescriptio
     if (given.is_auto("moe_chunk")) policy.moe_chunk = std::min(whole.moe_chunk, slice(sequences * length, 4));
     list.insert(list.begin() + 1, policy);
   }
+  if (!plan.retained_attention.empty()) {
+    // What cuts attention that the plan retains is no policy for it.
+    std::erase_if(list, [&](const Policy& policy) {
+      Plan changed = plan;
+      changed.settings["offload"] = settings_of(policy);
+      try {
+        (void)policy_of(model, changed);
+        return false;
+      } catch (const ConfigError&) {
+        return true;
+      }
+    });
+  }
   return list;
 }
 

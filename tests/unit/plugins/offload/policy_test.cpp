@@ -1,5 +1,6 @@
 // What settings mean, and which cannot be used.
 #include "../../../../plugins/offload/policy.h"
+#include "../../../../plugins/offload/planner/partition.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -112,6 +113,19 @@ TEST_F(PolicyTest, RetainedAttentionIsNotCut) {
   EXPECT_THAT(fault("gdn_chunk = 64"), AllOf(HasSubstr("gdn_chunk"), HasSubstr("[2]"), HasSubstr("got 64"), HasSubstr("cure: 400")));
   EXPECT_THAT(fault("sub_batch = 3"), AllOf(HasSubstr("sub_batch"), HasSubstr("[2, 3]"), HasSubstr("cure: 4")));
   EXPECT_EQ(fault("moe_chunk = 10"), "");
+}
+
+TEST_F(PolicyTest, PartitionsLeaveRetainedAttentionWhole) {
+  const auto cuts = [&] {
+    const SettingsTable open = parse_settings(offload_schema(), "");
+    int whole = 0, cut = 0;
+    for (const Policy& policy : partitions(open, model_, plan_, resolve_policy(open, model_, plan_))) ++(policy.head_group > 0 || policy.sub_batch < 4 || policy.attention_batch < 400 ? cut : whole);
+    return std::pair(whole, cut);
+  };
+  const auto [whole, cut] = cuts();
+  EXPECT_GT(cut, 0);
+  plan_.retained_attention = {3};
+  EXPECT_EQ(cuts(), std::pair(whole, 0));
 }
 
 TEST_F(PolicyTest, AResolvedTableIsItsOwnResolution) {
