@@ -23,6 +23,10 @@ class Ep final : public ExpertStrategy {
   std::vector<Plan> alternatives(const ModelDescription& model, const Plan& plan, bool last_resort) const override {
     return smaller_chunks(services_.settings, model, plan, last_resort);
   }
+  Retention retention() const override {
+    const auto open = [&](const char* key) { return !services_.settings || services_.settings->is_auto(key); };
+    return {.feed_forward = open("retain"), .attention = open("retain_attention")};
+  }
   void add_units(StepEmitter& emitter) override;
   void emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers) override;
   void emit_backward(StepEmitter& emitter, int layer, const ExpertBuffers& buffers, const ExpertGradientBuffers& gradients) override;

@@ -40,7 +40,7 @@ class Search {
     open_weights_ = !state.weights;
     open_resident_weights_ = places_ && !state.resident_weights;
     open_deferral_ = may_choose_deferral(session.config());
-    retention_ = session.experts(configured.experts).retention();
+    if (places_) retention_ = session.experts(configured.experts).retention();
     first_work_ = judge_.emitted_stages();
     add_chunks(/*last_resort=*/false);
   }

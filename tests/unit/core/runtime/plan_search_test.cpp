@@ -74,7 +74,7 @@ class PlanSearch : public Planner {
   // What nothing and what everything on the GPUs takes.
   Bounds gpu_bounds(const std::vector<std::string>& more = {}) {
     std::vector<std::string> none = gpus(more), all = none;
-    for (const char* key : {"state.resident=none", "state.resident_ordinary=none"}) none.push_back(key);
+    for (const char* key : {"state.resident=none", "state.resident_ordinary=none", "ep.retain=none", "ep.retain_attention=none"}) none.push_back(key);
     for (const char* key : {"state.resident=all", "state.resident_ordinary=all", "state.resident_weights=cached"}) all.push_back(key);
     return {gpu_peak(fitting(none)), gpu_peak(fitting(all))};
   }
@@ -189,9 +189,25 @@ TEST_F(PlanSearch, WhatIsStatedStays) {
   EXPECT_EQ(run.plan.settings.at("ep").at("routing_chunk"), "17");
 }
 
+// Where compute is the wall, layers that are not replayed are the shorter step; memory for them is memory that resident layers do not have.
+TEST_F(PlanSearch, RetainsWhatPays) {
+  use(machines().at("compute"));
+  const std::vector<std::string> stated{"state.resident=none", "state.resident_ordinary=none"};
+  std::vector<std::string> none = stated, open = stated;
+  none.insert(none.end(), {"ep.retain=none", "ep.retain_attention=none"});
+  const PlannedRun replayed = fitting(gpus(none)), retained = fitting(gpus(open));
+  EXPECT_TRUE(replayed.plan.retained_feed_forward.empty());
+  EXPECT_FALSE(retained.plan.retained_feed_forward.empty() && retained.plan.retained_attention.empty());
+  EXPECT_LT(retained.simulation.step_seconds, replayed.simulation.step_seconds);
+  // Without room for them nothing is retained.
+  open.push_back(cat("budget.gpu=", gpu_peak(replayed)));
+  const PlannedRun tight = fitting(gpus(open));
+  EXPECT_LE(gpu_peak(tight), gpu_peak(replayed));
+}
+
 // Enough tokens for chunks: where the whole does not fit, the largest that does; below 32768 tokens only where nothing larger fits.
 TEST_F(PlanSearch, RoutingChunksFollowTheBudget) {
-  const std::vector<std::string> workload{"data.sequence_length=131072", "train.global_batch=2", "state.resident=none", "state.resident_ordinary=none"};
+  const std::vector<std::string> workload{"data.sequence_length=131072", "train.global_batch=2", "state.resident=none", "state.resident_ordinary=none", "ep.retain=none", "ep.retain_attention=none"};
   const auto chunk_under = [&](int64_t bytes) {
     std::vector<std::string> all = workload;
     all.push_back(cat("budget.gpu=", bytes));
