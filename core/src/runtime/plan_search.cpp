@@ -112,6 +112,16 @@ class Search {
 
   int64_t spare_of_latest() const { return gpu_spare_bytes(trials_.back().figures, budgets_); }
 
+  /// Some choices exclude each other: attention that is retained is not cut.
+  bool is_possible(const Plan& plan) const {
+    try {
+      session_.activations(plan.activations).check(model_, plan);
+      return true;
+    } catch (const ConfigError&) {
+      return false;
+    }
+  }
+
   // ---- resident layers
   /// State of one layer's experts on a GPU.
   int64_t layer_bytes(const Plan& plan) const {
@@ -140,6 +150,7 @@ class Search {
 
   /// Tries the plan with as many resident layers as the GPUs hold; bytes a layer are nearly the same, so an estimate needs few corrections.
   void fill(const Plan& plan) {
+    if (!is_possible(plan)) return;
     if (!open_layers_) {
       (void)try_plan(plan);
       return;
