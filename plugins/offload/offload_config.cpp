@@ -26,6 +26,7 @@ const SettingsSchema& offload_schema() {
       .table = "offload",
       .doc = "Activations: how operators are cut, what is kept, what is replayed.",
       .settings = {count("attention_head_group", "query heads", at_least(0), "Query heads attended at once; 0 does not cut."),
+                   count("attention_chunk", "tokens", at_least(1), "Tokens of a slice of sliding-window attention, which reads the keys and values of its window before the slice."),
                    count("gdn_chunk", "tokens", at_least(1), "Tokens of a Gated DeltaNet slice; above the sequence length, whole sequences."),
                    count("moe_chunk", "tokens", at_least(1), "Tokens of a feed-forward slice; ignored under ep, whose routing chunk rules."),
                    count("attention_batch", "tokens", at_least(1), "Tokens attended at once, in whole sequences."),

@@ -29,6 +29,7 @@ class Resolver {
     policy_.layers.resize(model_.layers.size());
     sizes();
     tiles();
+    windows();
     attempt([&] { boundaries(); });
     attempt([&] { gpu_boundaries(); });
     attempt([&] { kept_attention(); });
@@ -64,6 +65,7 @@ class Resolver {
     policy_.moe_chunk = std::min(settings_.find_integer("moe_chunk").value_or(tokens), tokens);
     policy_.attention_batch = std::min(settings_.find_integer("attention_batch").value_or(tokens), tokens);
     policy_.gdn_chunk = std::min(settings_.find_integer("gdn_chunk").value_or(tokens), tokens);
+    policy_.attention_chunk = std::min(settings_.find_integer("attention_chunk").value_or(tokens), tokens);
     policy_.head_group = settings_.find_integer("attention_head_group").value_or(0);
     policy_.buffers = settings_.find_integer("buffers").value_or(kBuffers);
     if (policy_.attention_batch < length) {
@@ -77,6 +79,12 @@ class Resolver {
     const int64_t below = policy_.gdn_chunk / kTile * kTile;
     refuse("gdn_chunk", cat("slices of a sequence are whole tiles: must be a multiple of ", kTile, ", or at least the ", plan_.workload.sequence_length, " tokens of a sequence; got ",
                             policy_.gdn_chunk, ". Near it: ", below > 0 ? cat(below, ", ") : std::string(), below + kTile));
+  }
+
+  void windows() {
+    if (policy_.attention_chunk >= plan_.workload.sequence_length) return;
+    if (std::any_of(model_.layers.begin(), model_.layers.end(), [](const LayerSpec& layer) { return layer.mixer == "sliding_attention"; })) return;
+    refuse("attention_chunk", "no layer of this model has a sliding window: its attention is cut by attention_head_group");
   }
 
   void boundaries() {
@@ -172,6 +180,7 @@ std::map<std::string, std::string> settings_of(const Policy& policy) {
   const auto is = [](Boundary boundary) { return [boundary](const LayerPolicy& layer) { return layer.boundary == boundary; }; };
   const auto is_kept = [](const LayerPolicy& layer) { return layer.keep_attention; };
   return {{"attention_head_group", cat(policy.head_group)},
+          {"attention_chunk", cat(policy.attention_chunk)},
           {"gdn_chunk", cat(policy.gdn_chunk)},
           {"moe_chunk", cat(policy.moe_chunk)},
           {"attention_batch", cat(policy.attention_batch)},

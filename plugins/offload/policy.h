@@ -32,6 +32,7 @@ struct LayerPolicy {
 struct Policy {
   std::vector<LayerPolicy> layers;
   int64_t head_group = 0;       ///< query heads attended at once; 0: all
+  int64_t attention_chunk = 0;  ///< tokens of a slice of sliding-window attention
   int64_t gdn_chunk = 0;        ///< tokens of a Gated DeltaNet slice
   int64_t moe_chunk = 0;        ///< tokens of a feed-forward slice
   int64_t attention_batch = 0;  ///< tokens attended at once, in whole sequences

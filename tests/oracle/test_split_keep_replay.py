@@ -47,6 +47,22 @@ def test_other_families(oom, oracle, family, policy):
     compare(oom, oracle, training_of(family), family=family, changes=changes_of(family), tables=policy_tables(policy, 2))
 
 
+# Windows reach back seven tokens: slices shorter and longer than that, with a rest and without.
+WINDOWS = {
+    "slices of 5 tokens": dict(attention_chunk=5),
+    "slices of 16 tokens, kept": dict(attention_chunk=16, keep_attention="all"),
+    "everything": dict(attention_chunk=12, attention_head_group=1, moe_chunk=33, sub_batch=1, keep_attention=[1, 5], keep_boundaries="5+1", regenerate_cap=2, buffers=2),
+}
+
+
+@pytest.mark.parametrize("documents", ["joined", "isolated"])
+@pytest.mark.parametrize("policy", WINDOWS)
+def test_windows_in_slices(oom, oracle, policy, documents):
+    """Keys and values of a window's context go from slice to slice, and their gradients back."""
+    oom.require("gemma4", "local")
+    compare(oom, oracle, training_of("gemma4", documents=documents, eps=1e-6), family="gemma4", tables={"engine": {"ranks": 2}, "offload": WINDOWS[policy]})
+
+
 @pytest.mark.parametrize("policy", ["sub-batches", "everything"])
 @pytest.mark.parametrize("family", TINY_CONFIGS)
 def test_isolated_documents(oom, oracle, family, policy):
@@ -92,6 +108,7 @@ def test_plan_file(oom, oracle):
     ("boundaries_on_gpu", [1], ["offload.boundaries_on_gpu", "layer 1"]),
     ("attention_batch", 31, ["offload.attention_batch", "31", "32 tokens"]),
     ("keep_boundaries", "9+1", ["offload.keep_boundaries", "9+1", "5 layers"]),
+    ("attention_chunk", 16, ["offload.attention_chunk", "sliding window", "attention_head_group"]),
 ])
 def test_what_cannot_be_used(oom, oracle, key, value, words):
     oom.require("qwen3_moe", "local")

@@ -139,7 +139,7 @@ class OOM_API StepEmitter {
 
   /// Bytes of a layer's attention results over that many sequences; 0: it has none.
   int64_t keep_bytes(int layer, int64_t sequences) const;
-  /// A whole or sequential part's forward. `results` (or empty) receives what attention gives; `before` and `after` (or empty) are slots with the states at
+  /// A whole or sequential part's forward. `results` (or empty) receives what attention gives, or gives it to kReplayKept; `before` and `after` (or empty) are slots with the states at
   /// the borders of a kSequence part; a sequence begins without a state.
   virtual void emit_mixer_forward(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const Activation& y, const AttentionResults& results,
                                   const RankBuffers& before, const RankBuffers& after) = 0;

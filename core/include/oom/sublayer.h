@@ -73,7 +73,7 @@ struct KeepShape {
   int64_t heads = 0;
   int64_t head_dim = 0;
 };
-/// What passes between slices along a sequential axis (recurrent state, convolution context) and back. Operators replace the tensors, never write into
+/// What passes between slices along a sequential axis (recurrent state, context of convolution or window) and back. Operators replace the tensors, never write into
 /// them: the states between slices are held side by side. Empty: the beginning (forward), or nothing comes back (backward).
 struct CarriedState {
   std::vector<at::Tensor> tensors;

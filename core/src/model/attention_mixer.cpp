@@ -1,5 +1,6 @@
 #include <ATen/ops/empty.h>
 
+#include "model/attention_rows.h"
 #include "model/grouped_attention.h"
 #include "oom/ops/gate.h"
 #include "oom/ops/linear.h"
@@ -10,7 +11,10 @@ namespace oom {
 inline namespace abi_1 {
 namespace {
 
-// T tokens = B sequences of S; Q = query heads x head dim, K = key/value heads x head dim.
+using model::AttentionRows;
+
+// T tokens = B sequences of S, or of a slice's rows; Q = query heads x head dim, K = key/value heads x head dim. Along kSequence (only with a window), the
+// state is the rotated keys and the values that the next rows' windows reach back to, and its gradient is FP32.
 class AttentionMixer final : public Mixer {
  public:
   explicit AttentionMixer(const AttentionSettings& settings) : settings_(settings), frequencies_(ops::rotary_frequencies(settings.rotary)), parts_(settings) {
@@ -18,31 +22,41 @@ class AttentionMixer final : public Mixer {
   }
 
   std::vector<CutAxis> axes() const override {
-    return {{.axis = Axis::kWhole},
-            {.axis = Axis::kBatch, .extent = 0, .multiple = 1},
-            {.axis = Axis::kHeadGroup, .extent = settings_.query_heads, .multiple = 1}};
+    std::vector<CutAxis> axes{{.axis = Axis::kWhole},
+                              {.axis = Axis::kBatch, .extent = 0, .multiple = 1},
+                              {.axis = Axis::kHeadGroup, .extent = settings_.query_heads, .multiple = 1}};
+    if (settings_.window_tokens > 0) {
+      const int64_t context = (settings_.window_tokens - 1) * settings_.kv_heads * settings_.head_dim;
+      axes.push_back({.axis = Axis::kSequence, .extent = 0, .multiple = 1, .carried_bytes = 4 * 2 * context, .reversed_backward = true});
+    }
+    return axes;
   }
 
   KeepShape keep_shape() const override { return {settings_.query_heads, settings_.head_dim}; }
   const AttentionParts* parts() const override { return &parts_; }
 
   at::Tensor forward(const at::Tensor& x, const MixerCall& call, Keep* keep) const override {
-    const Projected projected = project(x, call);
-    const ops::AttentionForward attended = attend(projected, call);
+    const AttentionRows rows(settings_, call);
+    const Projected projected = project(x, call, rows);
+    const ops::AttentionForward attended = ops::attention_forward(rows.attended(projected.query, settings_.query_heads), projected.keys, projected.values, rows.options());
+    const at::Tensor heads = rows.own(attended.out);
     if (keep) {
-      keep->output.copy_(attended.out.reshape(keep->output.sizes()));
-      keep_lse(keep->log_sum_exp, attended.lse, call);
+      keep->output.copy_(heads.reshape(keep->output.sizes()));
+      keep->log_sum_exp.copy_(rows.own_lse(attended.lse));
     }
-    return output(x, attended.out, projected.gate, call, nullptr);
+    return output(x, heads, projected.gate, call, nullptr);
   }
 
   at::Tensor replay(const at::Tensor& x, const MixerCall& call, const Keep* keep, Saved& saved) const override {
-    const Projected projected = project(x, call);
-    const ops::AttentionForward attended = keep ? ops::AttentionForward{keep->output, attention_lse(keep->log_sum_exp, call)} : attend(projected, call);
-    saved.tensors = {projected.normed, projected.rstd, projected.query_raw,  projected.query_rstd, projected.key_raw, projected.key_rstd, projected.value_raw, projected.value_rstd,
-                     projected.query,  projected.key,  projected.value,      attended.out,         attended.lse,      projected.gate};
+    const AttentionRows rows(settings_, call);
+    const Projected projected = project(x, call, rows);
+    const at::Tensor query = rows.attended(projected.query, settings_.query_heads);
+    const ops::AttentionForward attended = keep ? ops::AttentionForward{rows.attended(keep->output, settings_.query_heads), rows.attended_lse(keep->log_sum_exp)}
+                                                : ops::attention_forward(query, projected.keys, projected.values, rows.options());
+    saved.tensors = {projected.normed, projected.rstd, projected.query_raw, projected.query_rstd, projected.key_raw, projected.key_rstd, projected.value_raw, projected.value_rstd,
+                     query,            projected.keys, projected.values,    attended.out,         attended.lse,      projected.gate};
     // The backward of a norm on the output needs the output.
-    return call.wants_output || settings_.output_norm.present() ? output(x, attended.out, projected.gate, call, &saved) : at::Tensor();
+    return call.wants_output || settings_.output_norm.present() ? output(x, rows.own(attended.out), projected.gate, call, &saved) : at::Tensor();
   }
 
   at::Tensor backward(const at::Tensor& dy, const at::Tensor& x, Saved& saved, const MixerCall& call) const override {
@@ -50,6 +64,7 @@ class AttentionMixer final : public Mixer {
     std::vector<at::Tensor> held = std::move(saved.tensors);
     const LayerWeights& weights = call.weights;
     const LayerGradients& sinks = *call.gradients;
+    const AttentionRows rows(settings_, call);
     const int64_t tokens = x.size(0);
     at::Tensor dproduct = dy;
     if (const NormSettings& norm = settings_.output_norm; norm.present()) {
@@ -59,7 +74,7 @@ class AttentionMixer final : public Mixer {
     at::Tensor dout = ops::linear_dgrad(dproduct, weights[settings_.output]);
     at::Tensor dprojection;  // of Wq's product, where a gate lies beside each head's query
     {
-      const at::Tensor dheads = by_head(dout, settings_.query_heads), heads = held[kOut].view(dheads.sizes());
+      const at::Tensor dheads = by_head(dout, settings_.query_heads), heads = rows.own(held[kOut]);
       ops::linear_wgrad(sinks[settings_.output], dproduct, gated(heads, held[kGate]).view(dout.sizes()));
       dproduct.reset();
       if (settings_.output_gate) {
@@ -68,22 +83,24 @@ class AttentionMixer final : public Mixer {
         held[kGate].reset();
       }
     }
-    ops::AttentionBackward gradient = ops::attention_backward(by_sequence(dout, settings_.query_heads, call), by_sequence(held[kQuery], settings_.query_heads, call),
-                                                              by_sequence(held[kKey], settings_.kv_heads, call), by_sequence(held[kValue], settings_.kv_heads, call),
-                                                              by_sequence(held[kOut], settings_.query_heads, call), held[kLse], options(call));
+    ops::AttentionBackward gradient = ops::attention_backward(rows.attended(dout, settings_.query_heads), held[kQuery], held[kKey], held[kValue], held[kOut], held[kLse], rows.options());
     dout.reset();
     for (const int done : {kQuery, kKey, kValue, kOut, kLse}) held[done].reset();
-    const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
-    at::Tensor dquery = head_gradient(gradient.dq.contiguous().view({tokens, settings_.query_heads, settings_.head_dim}), table, settings_.query_norm, held[kQueryRaw], held[kQueryRstd], call);
+    const ops::RotaryTable table = ops::rotary_table(frequencies_, rows.positions(), x.scalar_type());
+    at::Tensor dquery = head_gradient(rows.own(gradient.dq.contiguous()), table, settings_.query_norm, held[kQueryRaw], held[kQueryRstd], call);
     gradient.dq.reset();
     if (settings_.output_gate) {
       query_part(dprojection).copy_(by_head(dquery, settings_.query_heads));
       dquery = dprojection.view({tokens, -1});
     }
-    at::Tensor dkey = head_gradient(gradient.dk.contiguous().view({tokens, settings_.kv_heads, settings_.head_dim}), table, settings_.key_norm, held[kKeyRaw], held[kKeyRstd], call);
+    const std::vector<at::Tensor> none(2);
+    const std::vector<at::Tensor> handed_back = call.state != nullptr && !call.state->tensors.empty() ? call.state->tensors : none;
+    std::vector<at::Tensor> to_context(2);
+    at::Tensor dkey = head_gradient(rows.own_gradient(gradient.dk, handed_back[0], to_context[0]), table, settings_.key_norm, held[kKeyRaw], held[kKeyRstd], call);
     gradient.dk.reset();
-    at::Tensor dvalue = gradient.dv.contiguous().view({tokens, settings_.kv_heads, settings_.head_dim});
+    at::Tensor dvalue = rows.own_gradient(gradient.dv, handed_back[1], to_context[1]);
     gradient.dv.reset();
+    if (call.state != nullptr) call.state->tensors = std::move(to_context);
     if (const NormSettings& norm = settings_.value_norm; norm.present()) {
       dvalue = ops::rms_norm_backward(dvalue, held[kValueRaw], weight_of(norm, weights), held[kValueRstd], norm.flavour, sink_of(norm, sinks)).dx;
     }
@@ -106,15 +123,18 @@ class AttentionMixer final : public Mixer {
 
   SublayerCost cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice& slice) const override {
     if (pass >= Pass::kAttend) return parts_.cost(pass, batch, length, element_bytes, slice);
-    const double tokens = static_cast<double>(batch * length);
+    // Rows of each sequence, and those that attention runs over: with its context when it is cut along the sequence.
+    const int64_t own = slice.axis == Axis::kSequence ? slice.end - slice.begin : length;
+    const int64_t reached = slice.axis == Axis::kSequence ? own + std::min(settings_.window_tokens - 1, slice.begin) : length;
+    const double tokens = static_cast<double>(batch * reached);
     const double query = static_cast<double>(settings_.query_heads * settings_.head_dim), key = static_cast<double>(settings_.kv_heads * settings_.head_dim);
     const double hidden = static_cast<double>(settings_.hidden), element = static_cast<double>(element_bytes);
-    const double span = settings_.window_tokens > 0 ? std::min<double>(static_cast<double>(settings_.window_tokens), static_cast<double>(length) / 2) : static_cast<double>(length) / 2;
+    const double span = settings_.window_tokens > 0 ? std::min<double>(static_cast<double>(settings_.window_tokens), static_cast<double>(reached) / 2) : static_cast<double>(reached) / 2;
     SublayerCost cost;
     const double gate = settings_.output_gate ? query : 0;
-    const double gemm = 2 * tokens * hidden * (2 * query + gate + (settings_.value < 0 ? 1 : 2) * key);
+    const double gemm = 2 * static_cast<double>(batch * own) * hidden * (2 * query + gate + (settings_.value < 0 ? 1 : 2) * key);
     const double attention = 4 * tokens * span * query;
-    const ops::AttentionProblem problem{.device = c10::DeviceType::CUDA, .dtype = element_bytes == 4 ? at::kFloat : at::kBFloat16, .batch = batch, .tokens = length,
+    const ops::AttentionProblem problem{.device = c10::DeviceType::CUDA, .dtype = element_bytes == 4 ? at::kFloat : at::kBFloat16, .batch = batch, .tokens = reached,
                                         .query_heads = settings_.query_heads, .kv_heads = settings_.kv_heads, .head_dim = settings_.head_dim, .window_tokens = settings_.window_tokens};
     const double rows = tokens * element;
     // What the norms of heads read is saved beside what they return.
@@ -127,6 +147,8 @@ class AttentionMixer final : public Mixer {
       cost.attention_flops = 2.5 * attention * attention_passes(settings_.head_dim, true);
       cost.device_bytes = rows * (8 * hidden + 14 * query + 8 * gate + 14 * key);
       cost.workspace_bytes = static_cast<int64_t>(rows * (2 * query + 3 * gate + 2 * key)) + ops::attention_workspace_bytes(problem, true);
+      // The gradient of O behind its context, and sums with what is handed back.
+      if (slice.axis == Axis::kSequence) cost.workspace_bytes += static_cast<int64_t>(rows * query + tokens * 8 * key);
     } else {
       cost.gemm_flops = gemm;
       cost.attention_flops = pass == Pass::kReplayKept ? 0 : attention * attention_passes(settings_.head_dim, false);
@@ -142,7 +164,8 @@ class AttentionMixer final : public Mixer {
     at::Tensor query_raw, query_rstd;       // before the head norm; undefined without one
     at::Tensor key_raw, key_rstd;
     at::Tensor value_raw, value_rstd;       // value_raw may be key_raw
-    at::Tensor query, key, value;           // [T, heads, head dim], queries and keys rotated
+    at::Tensor query;                       // [T, heads, head dim], rotated
+    at::Tensor keys, values;                // as attention reads them, those of the context in front; keys rotated
     at::Tensor gate;                        // [T, heads, head dim] inside Wq's product; undefined without one
   };
 
@@ -152,9 +175,6 @@ class AttentionMixer final : public Mixer {
 
   static at::Tensor weight_of(const NormSettings& norm, const LayerWeights& weights) { return norm.weight >= 0 ? weights[norm.weight] : at::Tensor(); }
   static GradientSink sink_of(const NormSettings& norm, const LayerGradients& sinks) { return norm.weight >= 0 ? sinks[norm.weight] : GradientSink{}; }
-
-  ops::AttentionOptions options(const MixerCall& call) const { return attention_options(settings_, call); }
-  at::Tensor by_sequence(const at::Tensor& tensor, int64_t heads, const MixerCall& call) const { return oom::by_sequence(tensor, heads, settings_.head_dim, call); }
 
   at::Tensor by_head(const at::Tensor& projection, int64_t heads) const { return projection.view({projection.size(0), heads, settings_.head_dim}); }
 
@@ -174,13 +194,13 @@ class AttentionMixer final : public Mixer {
     return flat.view({flat.size(0), -1});
   }
 
-  Projected project(const at::Tensor& x, const MixerCall& call) const {
+  Projected project(const at::Tensor& x, const MixerCall& call, const AttentionRows& rows) const {
     const LayerWeights& weights = call.weights;
     Projected projected;
     const ops::NormOutput normed = ops::rms_norm_forward(x, weights[settings_.input_norm.weight], settings_.input_norm.epsilon, settings_.input_norm.flavour);
     projected.normed = normed.y;
     projected.rstd = normed.rstd;
-    const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
+    const ops::RotaryTable table = ops::rotary_table(frequencies_, rows.positions(), x.scalar_type());
     at::Tensor query = ops::linear_forward(normed.y, weights[settings_.query]).view({x.size(0), settings_.query_heads, -1});
     if (settings_.output_gate) {
       projected.gate = gate_part(query);
@@ -191,20 +211,20 @@ class AttentionMixer final : public Mixer {
     const at::Tensor key = by_head(ops::linear_forward(normed.y, weights[settings_.key]), settings_.kv_heads);
     // Values that share the key's projection are read before it is rotated in place.
     const at::Tensor value = settings_.value < 0 ? key : by_head(ops::linear_forward(normed.y, weights[settings_.value]), settings_.kv_heads);
-    projected.value = normed_heads(value, settings_.value_norm, call, projected.value_raw, projected.value_rstd);
-    projected.key = normed_heads(key, settings_.key_norm, call, projected.key_raw, projected.key_rstd);
-    ops::rotary_forward_out(projected.key, projected.key, table);
+    const at::Tensor normed_value = normed_heads(value, settings_.value_norm, call, projected.value_raw, projected.value_rstd);
+    const at::Tensor normed_key = normed_heads(key, settings_.key_norm, call, projected.key_raw, projected.key_rstd);
+    ops::rotary_forward_out(normed_key, normed_key, table);
+    const bool continues = call.state != nullptr && !call.state->tensors.empty();
+    OOM_CHECK(continues || !call.state || call.slice.begin == 0, "a slice that begins at row ", call.slice.begin, " needs the keys and values before it");
+    projected.keys = rows.attended(normed_key, settings_.kv_heads, continues ? call.state->tensors[0] : at::Tensor());
+    projected.values = rows.attended(normed_value, settings_.kv_heads, continues ? call.state->tensors[1] : at::Tensor());
+    if (call.state != nullptr) call.state->tensors = {rows.context_behind(projected.keys), rows.context_behind(projected.values)};
     return projected;
-  }
-
-  ops::AttentionForward attend(const Projected& projected, const MixerCall& call) const {
-    return ops::attention_forward(by_sequence(projected.query, settings_.query_heads, call), by_sequence(projected.key, settings_.kv_heads, call),
-                                  by_sequence(projected.value, settings_.kv_heads, call), options(call));
   }
 
   // Adds what its backward needs to `saved` when given.
   at::Tensor output(const at::Tensor& x, const at::Tensor& attended, const at::Tensor& gate, const MixerCall& call, Saved* saved) const {
-    const at::Tensor heads = gated(attended.reshape({x.size(0), settings_.query_heads, settings_.head_dim}), gate);
+    const at::Tensor heads = gated(attended, gate);
     at::Tensor y = ops::linear_forward(heads.view({x.size(0), settings_.query_heads * settings_.head_dim}), call.weights[settings_.output]);
     if (const NormSettings& norm = settings_.output_norm; norm.present()) {
       const ops::NormOutput normed = ops::rms_norm_forward(y, weight_of(norm, call.weights), norm.epsilon, norm.flavour);

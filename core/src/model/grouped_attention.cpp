@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "model/attention_rows.h"
 #include "oom/ops/gate.h"
 #include "oom/ops/linear.h"
 #include "oom/ops/rms_norm.h"
@@ -17,30 +18,6 @@ at::Tensor weight_of(const NormSettings& norm, const LayerWeights& weights) { re
 GradientSink sink_of(const NormSettings& norm, const LayerGradients& sinks) { return norm.weight >= 0 ? sinks[norm.weight] : GradientSink{}; }
 
 }  // namespace
-
-ops::AttentionOptions attention_options(const AttentionSettings& settings, const MixerCall& call) {
-  ops::AttentionOptions options{.scale = settings.scale, .causal = true, .window_tokens = settings.window_tokens};
-  const SequenceInfo& sequence = call.sequence;
-  if (sequence.document_starts.defined()) {
-    options.documents = {{sequence.host_document_starts.begin(), sequence.host_document_starts.end()}, sequence.document_starts, sequence.longest_document};
-  }
-  return options;
-}
-
-at::Tensor by_sequence(const at::Tensor& tensor, int64_t heads, int64_t head_dim, const MixerCall& call) {
-  const int64_t batch = call.sequence.document_starts.defined() ? 1 : call.sequence.batch;
-  return tensor.view({batch, call.sequence.batch * call.sequence.length / batch, heads, head_dim});
-}
-
-at::Tensor attention_lse(const at::Tensor& kept, const MixerCall& call) {
-  if (!call.sequence.document_starts.defined()) return kept;
-  return kept.permute({1, 0, 2}).reshape({1, kept.size(1), kept.size(0) * kept.size(2)});
-}
-
-void keep_lse(const at::Tensor& kept, const at::Tensor& lse, const MixerCall& call) {
-  at::Tensor to = kept;
-  to.copy_(call.sequence.document_starts.defined() ? lse.view({kept.size(1), kept.size(0), kept.size(2)}).permute({1, 0, 2}) : lse);
-}
 
 GroupedAttention::GroupedAttention(const AttentionSettings& settings) : settings_(settings), frequencies_(ops::rotary_frequencies(settings.rotary)) {}
 
@@ -115,11 +92,12 @@ void GroupedAttention::attend(const at::Tensor& x, const MixerCall& call, const 
   const Heads heads(call.slice, heads_per_key());
   const int64_t dim = settings_.head_dim;
   const Projected projected = project_heads(x, heads, call, /*with_gate=*/false);
-  const ops::AttentionForward attended = ops::attention_forward(by_sequence(projected.query, heads.count, dim, call), by_sequence(projected.key, heads.key_count, dim, call),
-                                                                by_sequence(projected.value, heads.key_count, dim, call), attention_options(settings_, call));
+  const model::AttentionRows rows(settings_, call);
+  const ops::AttentionForward attended =
+      ops::attention_forward(rows.attended(projected.query, heads.count), rows.attended(projected.key, heads.key_count), rows.attended(projected.value, heads.key_count), rows.options());
   at::Tensor to = results.output.narrow(1, heads.first * dim, heads.count * dim);
   to.copy_(attended.out.reshape({x.size(0), heads.count * dim}));
-  keep_lse(results.log_sum_exp.narrow(1, heads.first, heads.count), attended.lse, call);
+  results.log_sum_exp.narrow(1, heads.first, heads.count).copy_(rows.own_lse(attended.lse));
 }
 
 at::Tensor GroupedAttention::project(const at::Tensor& x, const at::Tensor& output, const MixerCall& call) const {
@@ -170,10 +148,10 @@ void GroupedAttention::attend_backward(const at::Tensor& dprojected, const at::T
     const at::Tensor dheads = dout.view({tokens, heads.count, dim});
     ops::sigmoid_gate_backward_out(dheads, dprojection.narrow(2, dim, dim), dheads, output.unflatten(1, {heads.count, dim}), projected.gate);
   }
-  ops::AttentionBackward gradient = ops::attention_backward(
-      by_sequence(dout, heads.count, dim, call), by_sequence(projected.query, heads.count, dim, call), by_sequence(projected.key, heads.key_count, dim, call),
-      by_sequence(projected.value, heads.key_count, dim, call), by_sequence(output, heads.count, dim, call), attention_lse(results.log_sum_exp.narrow(1, heads.first, heads.count), call),
-      attention_options(settings_, call));
+  const model::AttentionRows rows(settings_, call);
+  ops::AttentionBackward gradient = ops::attention_backward(rows.attended(dout, heads.count), rows.attended(projected.query, heads.count), rows.attended(projected.key, heads.key_count),
+                                                            rows.attended(projected.value, heads.key_count), rows.attended(output, heads.count),
+                                                            rows.attended_lse(results.log_sum_exp.narrow(1, heads.first, heads.count)), rows.options());
   dout.reset();
 
   const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());

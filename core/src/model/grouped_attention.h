@@ -35,13 +35,5 @@ class GroupedAttention final : public AttentionParts {
   ops::RotaryFrequencies frequencies_;
 };
 
-/// What attention of these settings needs to know of a call.
-ops::AttentionOptions attention_options(const AttentionSettings& settings, const MixerCall& call);
-/// [T, heads, D] or [T, heads * D] as [B, S, heads, D]; isolated documents are pieces of one long sequence: [1, T, heads, D].
-at::Tensor by_sequence(const at::Tensor& tensor, int64_t heads, int64_t head_dim, const MixerCall& call);
-/// LSE as kept, [B, heads, S], in the form that attention has it over by_sequence tensors; and the way back.
-at::Tensor attention_lse(const at::Tensor& kept, const MixerCall& call);
-void keep_lse(const at::Tensor& kept, const at::Tensor& lse, const MixerCall& call);
-
 }  // namespace abi_1
 }  // namespace oom

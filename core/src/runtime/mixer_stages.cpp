@@ -96,24 +96,33 @@ StageSpec ProgramEmitter::mixer_stage(const char* kind, int layer, const Deliver
 void ProgramEmitter::emit_mixer_forward(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const Activation& y, const AttentionResults& kept,
                                         const RankBuffers& before, const RankBuffers& after) {
   const Mixer& mixer = this->mixer(layer);
+  const bool reads_kept = pass == Pass::kReplayKept;
   for (int rank = 0; rank < ranks(); ++rank) {
-    StageSpec spec = mixer_stage(pass == Pass::kForward ? "mixer_forward" : "mixer_replay", layer, ordinary, part, Pass::kForward, rank);
+    const char* kind = pass == Pass::kForward ? "mixer_forward" : reads_kept ? "mixer_replay_kept" : "mixer_replay";
+    StageSpec spec = mixer_stage(kind, layer, ordinary, part, reads_kept ? Pass::kReplayKept : Pass::kForward, rank);
     const RowSpan in = span(x, rank, part_begin(part), part_tokens(part)), out = span(y, rank, part_begin(part), part_tokens(part));
     const ResultSpan keep = span(kept, rank);
     const BufferId entry = before.empty() ? kNone : before[rank], exit = after.empty() ? kNone : after[rank];
     spec.reads.push_back(in.buffer);
     if (entry != kNone) spec.reads.push_back(entry);
     declare_result(spec, out);
-    if (!kept.empty()) declare_fill(spec, keep.buffer, part_tokens(part), keep.sequences * plan().workload.sequence_length);
+    if (reads_kept) {
+      spec.reads.push_back(keep.buffer);
+      spec.cost.workspace_bytes += mixer_cost(mixer, pass, part, plan()).saved_bytes;
+    } else if (!kept.empty()) {
+      declare_fill(spec, keep.buffer, part_tokens(part), keep.sequences * plan().workload.sequence_length);
+    }
     if (exit != kNone) spec.writes.push_back(exit);
-    spec.action = [this, &mixer, layer, ordinary, part, rank, in, out, keep, entry, exit](StageContext&) {
+    spec.action = [this, &mixer, layer, ordinary, part, rank, reads_kept, in, out, keep, entry, exit](StageContext&) {
       const LayerWeights weights = layer_weights(ordinary, layer, rank);
       const Sequences some = sequences(rank, part);
       CarriedState state = entry == kNone ? CarriedState{} : context_.memory.slot(entry).state;
       Keep filled;
       if (keep.buffer != kNone) filled = results(keep, layer, part);
       const bool carries = part.slice.axis == Axis::kSequence;
-      put_rows(out, mixer.forward(rows(in), {.weights = weights, .sequence = some.info, .slice = part.slice, .state = carries ? &state : nullptr}, keep.buffer == kNone ? nullptr : &filled));
+      const MixerCall call{.weights = weights, .sequence = some.info, .slice = part.slice, .state = carries ? &state : nullptr};
+      Saved unused;
+      put_rows(out, reads_kept ? mixer.replay(rows(in), call, &filled, unused) : mixer.forward(rows(in), call, keep.buffer == kNone ? nullptr : &filled));
       if (exit != kNone) context_.memory.slot(exit).state = std::move(state);
     };
     builder_.emit(std::move(spec));

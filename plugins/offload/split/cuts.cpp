@@ -39,8 +39,9 @@ MixerPlan mixer_plan(const StepEmitter& emitter, const Policy& policy, int layer
   MixerPlan plan{.sequences = policy.sub_batch};
   if (attention) plan.sequences = std::min(plan.sequences, policy.attention_batch / length);
   if (offers(Axis::kSequence)) {
-    if (policy.gdn_chunk < length) return {.cut = MixerCut::kSequence, .sequences = 1, .chunk = policy.gdn_chunk};
-    plan.sequences = std::min(plan.sequences, policy.gdn_chunk / length);
+    const int64_t chunk = attention ? policy.attention_chunk : policy.gdn_chunk;
+    if (chunk < length) return {.cut = MixerCut::kSequence, .sequences = 1, .chunk = chunk};
+    if (!attention) plan.sequences = std::min(plan.sequences, chunk / length);
   }
   if (!attention || !offers(Axis::kHeadGroup)) return plan;
   plan.head_groups = head_groups(mixer.keep_shape().heads, attention->heads_per_key(), policy.head_group);

@@ -105,9 +105,9 @@ void Decoder::emit_cut_replay(Backward& backward, const SequenceRange& range, co
   }
   backward.states.clear();
   for (const SequenceRange& piece : batches(range, backward.plan.sequences)) {
-    if (backward.plan.cut == MixerCut::kSequence && !backward.kept) {
+    if (backward.plan.cut == MixerCut::kSequence) {
       backward.states.emplace_back();
-      emit_sequence_forward(layer, Pass::kReplay, backward.ordinary, parts(backward.plan, piece, length_), backward.x, y, backward.results, &backward.states.back());
+      emit_sequence_forward(layer, backward.kept ? Pass::kReplayKept : Pass::kReplay, backward.ordinary, parts(backward.plan, piece, length_), backward.x, y, backward.results, &backward.states.back());
       continue;
     }
     if (backward.kept) {

@@ -66,11 +66,20 @@ TEST_F(PolicyTest, KeepAllMeansLayersThatAttend) {
   for (int layer = 0; layer < 6; ++layer) EXPECT_EQ(policy.layers[layer].keep_attention, layer == 3 || layer == 5) << layer;
 }
 
+TEST_F(PolicyTest, SlicesOfWindowsNeedWindows) {
+  EXPECT_EQ(resolve("attention_chunk = 7").attention_chunk, 7);
+  EXPECT_EQ(resolve("").attention_chunk, 400);
+  model_.layers.back().mixer = "full_attention";
+  EXPECT_THAT(fault("attention_chunk = 7"), AllOf(HasSubstr("attention_chunk"), HasSubstr("attention_head_group")));
+  EXPECT_EQ(fault("attention_chunk = 100"), "");
+}
+
 TEST_F(PolicyTest, EverySizeIsAtMostWhatThereIs) {
-  const Policy policy = resolve("moe_chunk = 1000\nsub_batch = 9\nattention_batch = 900\ngdn_chunk = 5000");
+  const Policy policy = resolve("attention_chunk = 1000\nmoe_chunk = 1000\nsub_batch = 9\nattention_batch = 900\ngdn_chunk = 5000");
   EXPECT_EQ(policy.moe_chunk, 400);
   EXPECT_EQ(policy.sub_batch, 4);
   EXPECT_EQ(policy.attention_batch, 400);
+  EXPECT_EQ(policy.attention_chunk, 400);
   EXPECT_EQ(policy.gdn_chunk, 400);
 }
 

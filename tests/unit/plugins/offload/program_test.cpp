@@ -52,7 +52,7 @@ TEST_F(OffloadProgram, AttendsTwiceWithoutKeep) {
 }
 
 TEST_F(OffloadProgram, StoresWhatItIsTold) {
-  const int64_t boundary = kBatch * kLength * 64 * 4;
+  const int64_t boundary = kBatch * length_of("qwen3_moe") * 64 * 4;
   const PlannedRun all = plan("qwen3_moe", {}), some = plan("qwen3_moe", {"offload.keep_boundaries=3+1"}), gpu = plan("qwen3_moe", {"offload.boundaries_on_gpu=[0, 1]"});
   EXPECT_EQ(host_bytes(all, BufferClass::kBoundary), 7 * boundary);  // inputs of the last two never leave
   EXPECT_EQ(host_bytes(some, BufferClass::kBoundary), 2 * boundary);
@@ -75,6 +75,28 @@ TEST_F(OffloadProgram, DeliversTheLastTraversedLayerOnce) {
   const PlannedRun run = plan("qwen3_moe", {"offload.keep_boundaries=1+1", "offload.buffers=2"});
   // Layer 6 is passed to make the input of 7: forward, regeneration and backward are two deliveries of two units.
   EXPECT_EQ(count(run.program, "weights_in", 6), 4);
+}
+
+// Of a feed-forward whose backward needs no result of its own, the replay ends at the activation: no product with the experts' last weights, no sum.
+TEST_F(OffloadProgram, ReplayEndsWhereNobodyReadsOn) {
+  const PlannedRun run = plan("qwen3_moe", {});
+  EXPECT_EQ(count(run.program, "combine_replay", 3), 0);
+  const auto flops = [&](const std::string& kind) {
+    double sum = 0;
+    for (const Stage& stage : run.program.stages) sum += run.program.kinds[stage.kind] == kind && stage.layer == 3 ? stage.cost.gemm_flops : 0;
+    return sum;
+  };
+  EXPECT_DOUBLE_EQ(flops("experts_replay"), flops("experts_forward") * 2 / 3);
+}
+
+// Where attention results are kept, slices of windows are replayed without attending, whose state the backward needs.
+TEST_F(OffloadProgram, SlicesOfWindowsAttendOnceWhereResultsAreKept) {
+  const PlannedRun run = plan("gemma4", {"offload.attention_chunk=10", "offload.keep_attention=all", "offload.attention_head_group=2"});
+  EXPECT_EQ(count(run.program, "mixer_forward", 1), kBatch * 3);
+  EXPECT_EQ(count(run.program, "mixer_replay_kept", 1), kBatch * 3);
+  EXPECT_EQ(count(run.program, "mixer_rebuilt_backward", 1), kBatch * 3);
+  EXPECT_EQ(count(run.program, "mixer_replay", 1), 0);
+  EXPECT_EQ(count(run.program, "attend", 5), 2);  // not a window
 }
 
 TEST_F(OffloadProgram, ReleasesOneSliceAtATime) {

@@ -40,6 +40,21 @@ const std::vector<Overrides>& bases() {
   static const std::vector<Overrides> all{{}, {"engine.ranks=2"}, {"data.documents=isolated"}, {"engine.experts=ep", "engine.ranks=2", "ep.routing_chunk=20"}};
   return all;
 }
+// Windows of seven tokens: slices shorter and longer than the six that they reach back, and some with a rest.
+const std::vector<Case>& window_cuts() {
+  static const std::vector<Case> all{{"windows_1", {"offload.attention_chunk=1"}},
+                                     {"windows_4", {"offload.attention_chunk=4"}},
+                                     {"windows_9", {"offload.attention_chunk=9"}},
+                                     {"windows_kept", {"offload.attention_chunk=10", "offload.keep_attention=all"}},
+                                     {"windows_and_heads", {"offload.attention_chunk=8", "offload.attention_head_group=1", "offload.sub_batch=2", "offload.keep_attention=[1]", "offload.keep_boundaries=1+1"}}};
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Windows, Close, ::testing::Combine(::testing::Values("mixtral", "gemma4"), ::testing::ValuesIn(bases()), ::testing::ValuesIn(window_cuts())),
+                         [](const auto& info) {
+                           const auto base = std::find(bases().begin(), bases().end(), std::get<1>(info.param)) - bases().begin();
+                           return cat(std::get<0>(info.param), "_", base, "_", std::get<2>(info.param).name);
+                         });
+
 INSTANTIATE_TEST_SUITE_P(Cuts, Close, ::testing::Combine(::testing::Values("qwen3_moe", "mixtral", "gemma4"), ::testing::ValuesIn(bases()), ::testing::ValuesIn(cuts())),
                          [](const auto& info) {
                            const auto base = std::find(bases().begin(), bases().end(), std::get<1>(info.param)) - bases().begin();
