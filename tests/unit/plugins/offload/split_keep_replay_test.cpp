@@ -42,7 +42,7 @@ const std::vector<Overrides>& bases() {
 }
 // Windows of seven tokens: slices shorter and longer than the six that they reach back, and some with a rest.
 const std::vector<Case>& window_cuts() {
-  static const std::vector<Case> all{{"windows_1", {"offload.attention_chunk=1"}},
+  static const std::vector<Case> all{{"windows_3", {"offload.attention_chunk=3"}},
                                      {"windows_4", {"offload.attention_chunk=4"}},
                                      {"windows_9", {"offload.attention_chunk=9"}},
                                      {"windows_kept", {"offload.attention_chunk=10", "offload.keep_attention=all"}},
