@@ -24,7 +24,7 @@ TEST_P(Payloads, OfOneSequence) {
   oom::testing::write_file(folder_ / "run.toml", cat("[model]\npath = \"", config.string(), "\"\nweights = \"random\"\nlayers = ", payload.layers, "\n[data]\npath = \"none\"\nsequence_length = ",
                                                      payload.length, "\n[train]\nglobal_batch = 1\nupdates = \"overlapped\"\n[engine]\ndevice = \"cuda\"\nranks = 1\nexperts = \"local\"\n",
                                                      "[budget]\ngpu = \"4000GiB\"\nhost = \"4000GiB\"\n[offload]\nbuffers = 2\nattention_head_group = 2\nmoe_chunk = 32768\n",
-                                                     "keep_attention = [", payload.layers - 1, "]\n[output]\ndir = \"", (folder_ / "run").string(), "\"\n"));
+                                                     "sub_batch = 1\nboundaries_on_gpu = \"none\"\nkeep_boundaries = \"all\"\nkeep_attention = [", payload.layers - 1, "]\n[output]\ndir = \"", (folder_ / "run").string(), "\"\n"));
   runtime::Session session((folder_ / "run.toml").string(), {});
   const MemoryAccount account = runtime::make_plan(session, runtime::Purpose::kPlanOnly).account;
   int64_t boundaries = 0, results = 0;
