@@ -136,17 +136,19 @@ class Resolver {
       return policy_.layers[layer];
     };
     for (const int layer : plan_.retained_feed_forward) at(layer).retain_feed_forward = true;
-    std::string attending, recurrent, all;
+    std::string attending, windowed, recurrent, all;
     for (const int layer : plan_.retained_attention) {
       at(layer).retain_attention = true;
       std::string& kind = attends(model_.layers[layer]) ? attending : recurrent;
       for (std::string* list : {&kind, &all}) *list += cat(list->empty() ? "" : ", ", layer);
+      if (model_.layers[layer].mixer == "sliding_attention") windowed += cat(windowed.empty() ? "" : ", ", layer);
     }
     const auto refuse_cut = [&](const char* key, int64_t value, const std::string& layers, const std::string& cure) {
       refuse(key, cat("cuts the attention of layers [", layers, "], which retain it whole (retain_attention); got ", value, "; cure: ", cure, ", or \"auto\", or no such layers in retain_attention"));
     };
     if (!attending.empty() && policy_.head_group > 0) refuse_cut("attention_head_group", policy_.head_group, attending, "0");
     if (!attending.empty() && policy_.attention_batch < plan_.tokens_per_rank()) refuse_cut("attention_batch", policy_.attention_batch, attending, cat(plan_.tokens_per_rank()));
+    if (!windowed.empty() && policy_.attention_chunk < plan_.workload.sequence_length) refuse_cut("attention_chunk", policy_.attention_chunk, windowed, cat(plan_.workload.sequence_length));
     if (!recurrent.empty() && policy_.gdn_chunk < plan_.tokens_per_rank()) refuse_cut("gdn_chunk", policy_.gdn_chunk, recurrent, cat(plan_.tokens_per_rank()));
     if (!all.empty() && policy_.sub_batch < plan_.sequences_per_rank()) refuse_cut("sub_batch", policy_.sub_batch, all, cat(plan_.sequences_per_rank()));
   }

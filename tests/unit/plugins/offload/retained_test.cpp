@@ -97,7 +97,7 @@ TEST_F(RetainingProgram, IsPricedInItsClass) {
   const int64_t one = with({"ep.retain=1"}), all = with({"ep.retain=all"}), attention = with({"ep.retain_attention=all"});
   EXPECT_EQ(all, 9 * one);
   // Owners keep their capacity of rows, X and Z; sources the normed input, the order and the logits of the router.
-  const int64_t tokens = kBatch / 2 * kLength, rows = tokens * 2 * 5 / 4;
+  const int64_t tokens = kBatch / 2 * length_of("qwen3_moe"), rows = tokens * 2 * 5 / 4;
   EXPECT_EQ(one, rows * ((64 + 2 * 32) * 4 + 8) + tokens * ((64 + 8) * 4 + 4) + tokens * 2 * 8);
   EXPECT_EQ(with({"ep.retain=1", "ep.retain_rows=10"}), one - (rows - 10) * ((64 + 2 * 32) * 4 + 8));
   EXPECT_EQ(with({"ep.retain=all", "ep.retain_attention=all"}), all + attention);
