@@ -129,7 +129,13 @@ TEST_P(EngineTest, HowManyUpdatesWaitChangesNoBit) {
 // The update sums the ranks' partials itself, in the same order. Only the sum of squares is taken in another, in double.
 TEST_P(EngineTest, ReductionOnTheHostAgrees) {
   for (const char* ranks : {"engine.ranks=1", "engine.ranks=2", "engine.ranks=4"}) {
-    const Trained expected = train({}, {ranks}), got = train({}, {ranks, "transfer.gradient_reduction=host"});
+    const Trained expected = train({}, {ranks});
+    std::vector<std::string> settings = overrides();
+    settings.push_back(ranks);
+    Plan plan = EngineRun(config_, settings).plan();  // the same in everything else: left open, choices may follow the reduction
+    plan.transfer.reduce_on_gpu = false;
+    oom::testing::write_file(folder_ / "plan.toml", plan::plan_toml(plan));
+    const Trained got = train({}, {ranks, cat("engine.plan=\"", (folder_ / "plan.toml").string(), "\"")});
     ASSERT_EQ(got.state.size(), expected.state.size());
     for (int step = 0; step < kSteps; ++step) {
       EXPECT_NEAR(got.losses[step], expected.losses[step], 1e-6 * expected.losses[step]);

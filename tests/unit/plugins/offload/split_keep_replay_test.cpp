@@ -64,7 +64,11 @@ INSTANTIATE_TEST_SUITE_P(Cuts, Close, ::testing::Combine(::testing::Values("qwen
 class Same : public OffloadRun, public ::testing::WithParamInterface<std::tuple<Overrides, Case>> {};
 
 TEST_P(Same, BitsWhereOnlyPlacementDiffers) {
-  const auto& [base, test] = GetParam();
+  const auto& [slices, test] = GetParam();
+  // What is left open may follow the placement, and other slices are other sums.
+  Overrides base{"offload.attention_batch=1048576", "offload.gdn_chunk=1048576", "offload.moe_chunk=1048576", "offload.sub_batch=1024", "offload.attention_head_group=0",
+                 "ep.routing_chunk=1048576", "state.resident=none", "state.resident_ordinary=none"};
+  base.insert(base.end(), slices.begin(), slices.end());
   Overrides overrides = base;
   overrides.insert(overrides.end(), test.overrides.begin(), test.overrides.end());
   const Outcome outcome = train("qwen3_moe", overrides), expected = train("qwen3_moe", base);
