@@ -22,9 +22,10 @@ def test_ranks(oom, oracle, experts, ranks):
 
 @pytest.mark.parametrize("length", [1, 3, 63, 64, 65, 130])
 def test_sequences_that_end_within_a_tile(oom, oracle, length):
-    """The delta rule works on tiles of 64 tokens. With one token a sequence nothing reaches the decays: eps keeps AdamW from following rounding."""
+    """The delta rule works on tiles of 64 tokens. With one token a sequence nothing reaches the decays: eps keeps AdamW from following rounding, which
+    differs between processors."""
     oom.require(FAMILY, EXPERTS)
-    training = training_of(FAMILY, sequence_length=length, global_batch=4, steps=3, **({"eps": 1e-3} if length < 4 else {}))
+    training = training_of(FAMILY, sequence_length=length, global_batch=4, steps=3, eps=1e-3 if length < 4 else 1e-5)
     compare(oom, oracle, training, family=FAMILY, tables={"engine": {"ranks": 2}})
 
 
@@ -37,7 +38,7 @@ def test_sequences_that_end_within_a_tile(oom, oracle, length):
 ], ids=lambda changes: f"{changes[0][0]}")
 def test_variants(oom, oracle, changes):
     oom.require(FAMILY, EXPERTS)
-    compare(oom, oracle, training_of(FAMILY), family=FAMILY, changes=changes, tables={"engine": {"ranks": 2}})
+    compare(oom, oracle, training_of(FAMILY, eps=1e-5), family=FAMILY, changes=changes, tables={"engine": {"ranks": 2}})
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
