@@ -174,14 +174,11 @@ def test_yarn_is_refused(oom, oracle):
 
 
 def test_bf16(oom, oracle):
-    """Two BF16 computations may lie on either side of the FP32 one, so the bound is twice what rounding to BF16 does to the reference itself: 0.3 to 0.5 %
-    of the loss a step here, where heads of unit norm attend sharply, five times as much as in the other families."""
+    """The bound of test_precision.py. Every token takes every expert: with fewer, rounding to BF16 turns some token's choice, and the reference's own losses then
+    differ from those in FP32 by as much as the bound."""
     oom.require("gemma4", EXPERTS)
-    conditions = {"eps": 1e-5}  # keeps AdamW from following rounding
-    training = training_of("gemma4", compute="bf16", **conditions)
-    expected: Expected = oracle.expected(training, "gemma4")
-    exact = oracle.expected(training_of("gemma4", **conditions), "gemma4").result.losses
-    noise = max(abs(rounded - loss) / loss for rounded, loss in zip(expected.result.losses, exact))
-    run = oom.train(oracle.config(oom.folder, training, "gemma4", tables={"engine": {"ranks": 2}}))
-    assert run.column("loss") == pytest.approx(expected.result.losses, rel=2 * noise)
+    training, changes = training_of("gemma4", compute="bf16"), (("top_k_experts", 16),)
+    expected: Expected = oracle.expected(training, "gemma4", changes=changes)
+    run = oom.train(oracle.config(oom.folder, training, "gemma4", changes=changes, tables={"engine": {"ranks": 2}}))
+    assert run.column("loss") == pytest.approx(expected.result.losses, rel=5e-3)
     assert run.column("grad_norm") == pytest.approx(expected.result.gradient_norms, rel=0.05)
