@@ -55,18 +55,10 @@ DeltaRuleShape shape_of(const DeltaRuleProblem& problem) {
           .element = problem.dtype == at::kFloat ? Element::kFloat32 : Element::kBFloat16};
 }
 
-/// Returns why the kernels do not serve a shape, or null when they do.
-const char* kernel_refusal(const DeltaRuleShape& shape) {
-  if constexpr (kWithCuda)
-    return delta_rule_refusal_cuda(shape);
-  else
-    return "this build has none";
-}
-
 /// Whether the CUDA kernels serve this call; says once why not.
 bool use_kernels(const at::Tensor& like, const DeltaRuleShape& shape) {
   if (!on_cuda(like)) return false;
-  const char* refusal = kernel_refusal(shape);
+  const char* refusal = delta_rule_refusal_cuda(shape);
   static std::atomic<bool> said = false;
   if (refusal != nullptr && !said.exchange(true)) log_warn("gated_delta_rule: no CUDA kernel, many times slower: ", refusal);
   return refusal == nullptr;
@@ -179,43 +171,15 @@ void gated_delta_rule_backward(const DeltaRuleGradients& out, const at::Tensor& 
   });
 }
 
-int64_t delta_rule_planned_bytes(const DeltaRuleShape& shape, bool backward) {
-  constexpr int64_t kTokens = 64, kDim = 128;
-  const int64_t tiles = shape.tokens / kTokens + shape.segments, at_once = std::min(tiles, std::max<int64_t>(1, shape.pass_slots / shape.value_heads));
-  const int64_t slots = at_once * shape.value_heads, passes = (tiles + at_once - 1) / at_once;
-  int64_t bytes = 0;
-  const auto take = [&](int64_t wanted) { bytes += (wanted + 255) / 256 * 256; };
-  take(shape.segments * 16);
-  take(tiles * 16);
-  take(slots * 4 * kTokens * 4);
-  for (const int64_t halves : {kTokens * kTokens, kTokens * kTokens, kDim * kDim, kDim * kTokens}) take(slots * halves * 2);
-  if (backward) {
-    for (const int64_t halves : {kDim * kDim, kDim * kTokens}) take(slots * halves * 2);
-  }
-  if (passes > 1) {
-    for (int64_t edge = 0; edge < (backward ? passes + 3 : 2); ++edge) take(shape.value_heads * kDim * kDim * 4);
-  }
-  return bytes;
-}
-
 int64_t gated_delta_rule_workspace_bytes(const DeltaRuleProblem& problem, bool backward) {
   const DeltaRuleShape shape = shape_of(problem);
-  if (problem.device == c10::DeviceType::CUDA) {
-    if constexpr (kWithCuda) {
-      if (kernel_refusal(shape) == nullptr) return delta_rule_workspace_bytes_cuda(shape, backward);
-    } else if (shape.element == Element::kBFloat16 && shape.key_dim == 128 && shape.value_dim == 128) {
-      return delta_rule_planned_bytes(shape, backward);  // planned here, run by a build that has the kernels
-    }
-  }
+  if (problem.device == c10::DeviceType::CUDA && delta_rule_refusal_cuda(shape) == nullptr) return delta_rule_workspace_bytes_cuda(shape, backward);
   return delta_rule_tiles_workspace_bytes(problem, backward);
 }
 
 int64_t gated_delta_rule_saved_bytes(const DeltaRuleProblem& problem) {
   const DeltaRuleShape shape = shape_of(problem);
-  if (problem.device == c10::DeviceType::CUDA && kernel_refusal(shape) == nullptr) {
-    if constexpr (kWithCuda) return delta_rule_saved_bytes_cuda(shape);
-  }
-  return 0;
+  return problem.device == c10::DeviceType::CUDA && delta_rule_refusal_cuda(shape) == nullptr ? delta_rule_saved_bytes_cuda(shape) : 0;
 }
 
 }  // namespace oom::ops

@@ -55,11 +55,9 @@ struct DeltaRuleBackwardLaunch {
 /// The kernels are of sm_80 and later, for BF16 and 128 x 128 states (delta_rule/). What they refuse runs in the tile form of LibTorch's operators.
 /// Returns why they cannot serve this shape ("head dimension 16: ..."), or null when they can. Pure.
 const char* delta_rule_refusal_cuda(const DeltaRuleShape& shape);
-/// Bytes of `workspace` and `saved`. Pure.
+/// Bytes of `workspace` and `saved`. Pure. These three are in every build: one without CUDA plans for machines that have it.
 int64_t delta_rule_workspace_bytes_cuda(const DeltaRuleShape& shape, bool backward);
 int64_t delta_rule_saved_bytes_cuda(const DeltaRuleShape& shape);
-/// delta_rule_workspace_bytes_cuda for a build without CUDA, which plans for machines that have it.
-int64_t delta_rule_planned_bytes(const DeltaRuleShape& shape, bool backward);
 
 void delta_rule_forward_cuda(const DeltaRuleForwardLaunch& launch, Stream stream);
 void delta_rule_backward_cuda(const DeltaRuleBackwardLaunch& launch, Stream stream);
