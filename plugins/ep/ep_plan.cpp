@@ -125,11 +125,7 @@ std::vector<Plan> smaller_chunks(const SettingsTable* settings, const ModelDescr
 }
 
 ExchangeShape exchange_shape(const ModelDescription& model, const Plan& plan) {
-  std::string text;
-  if (const auto table = plan.settings.find("ep"); table != plan.settings.end()) {
-    for (const auto& [key, value] : table->second) text += cat(key, " = ", value, "\n");
-  }
-  const SettingsTable settings = parse_settings(ep_schema(), text, "settings.ep of the plan");
+  const SettingsTable settings = parse_settings(ep_schema(), plan.settings_of("ep"), "settings.ep of the plan");
   refuse_second_list(settings, "retain", "retained_feed_forward");
   refuse_second_list(settings, "retain_attention", "retained_attention");
   return resolve(model, plan, settings, plan.tokens_per_rank());

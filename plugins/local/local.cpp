@@ -70,11 +70,7 @@ void Local::configure(const ModelDescription&, Plan& plan) const {
 }
 
 void Local::check(const ModelDescription&, Plan& plan) const {
-  const auto table = plan.settings.find("local");
-  if (table == plan.settings.end()) return;
-  std::string text;
-  for (const auto& [key, value] : table->second) text += cat(key, " = ", value, "\n");
-  plan.transfer.shard_delivery_bank = !parse_settings(settings_schema(), text, "settings.local").is_word("delivery", "full");
+  plan.transfer.shard_delivery_bank = !parse_settings(settings_schema(), plan.settings_of("local"), "settings.local").is_word("delivery", "full");
 }
 
 void Local::add_units(StepEmitter& emitter) {

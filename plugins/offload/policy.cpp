@@ -171,11 +171,7 @@ bool Policy::regenerates() const {
 Policy resolve_policy(const SettingsTable& settings, const ModelDescription& model, const Plan& plan) { return Resolver(settings, model, plan).resolve(); }
 
 Policy policy_of(const ModelDescription& model, const Plan& plan) {
-  std::string text;
-  if (const auto table = plan.settings.find("offload"); table != plan.settings.end()) {
-    for (const auto& [key, value] : table->second) text += cat(key, " = ", value, "\n");
-  }
-  return resolve_policy(parse_settings(offload_schema(), text, "settings.offload"), model, plan);
+  return resolve_policy(parse_settings(offload_schema(), plan.settings_of("offload"), "settings.offload"), model, plan);
 }
 
 std::map<std::string, std::string> settings_of(const Policy& policy) {

@@ -59,6 +59,11 @@ struct Plan {
   std::vector<int> retained_attention;     ///< the attention half's, likewise
   /// Tables of the plan's plugins: plugin -> key -> value as TOML text.
   std::map<std::string, std::map<std::string, std::string>> settings;
+  /// One of them; empty where the plan has none.
+  std::map<std::string, std::string> settings_of(const std::string& plugin) const {
+    const auto table = settings.find(plugin);
+    return table == settings.end() ? std::map<std::string, std::string>() : table->second;
+  }
 
   int64_t sequences_per_rank() const { return workload.global_batch / ranks; }
   int64_t tokens_per_rank() const { return sequences_per_rank() * workload.sequence_length; }

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -171,6 +172,8 @@ class OOM_API SettingsTable {
 /// Reads `toml`, the body of one table without its header line, against `schema`: for tests of plugins and for tools.
 /// `place` names the text in messages. Raises ConfigError with every fault.
 OOM_API SettingsTable parse_settings(const SettingsSchema& schema, std::string_view toml, std::string_view place = "settings");
+/// The same for a table of a plan (Plan::settings): each key's value as TOML text.
+OOM_API SettingsTable parse_settings(const SettingsSchema& schema, const std::map<std::string, std::string>& values, std::string_view place);
 
 }  // namespace abi_1
 }  // namespace oom

@@ -157,5 +157,11 @@ SettingsTable parse_settings(const SettingsSchema& schema, std::string_view toml
   return table;
 }
 
+SettingsTable parse_settings(const SettingsSchema& schema, const std::map<std::string, std::string>& values, std::string_view place) {
+  std::string text;
+  for (const auto& [key, value] : values) text += cat(key, " = ", value, "\n");
+  return parse_settings(schema, text, place);
+}
+
 }  // namespace abi_1
 }  // namespace oom

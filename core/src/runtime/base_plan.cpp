@@ -22,10 +22,8 @@ void check_settings(Session& session, const Plan& plan, const std::string& path)
       if (known.table == plugin) schema = &known;
     }
     if (!schema) throw FileError(cat(path, ": settings.", plugin, ": no plugin of that name has settings here; remove the table, or add its folder to engine.plugin_path"));
-    std::string text;
-    for (const auto& [key, value] : values) text += cat(key, " = ", value, "\n");
     try {
-      (void)parse_settings(*schema, text, cat(path, ": settings.", plugin));
+      (void)parse_settings(*schema, values, cat(path, ": settings.", plugin));
     } catch (const ConfigError& error) {
       throw FileError(error.what());
     }

@@ -27,7 +27,7 @@ c10::DeviceIndex device_of(int rank) { return static_cast<c10::DeviceIndex>(rank
 
 class CudaRuntime final : public DeviceRuntime {
  public:
-  explicit CudaRuntime(int ranks) : arenas_(ranks, nullptr), arena_bytes_(ranks, 0), retries_(ranks, 0), fixed_(ranks, 0) {
+  explicit CudaRuntime(int ranks) : arenas_(ranks, nullptr), arena_bytes_(ranks, 0), silent_retries_(ranks, 0), fixed_(ranks, 0) {
     int devices = 0;
     const cudaError_t status = cudaGetDeviceCount(&devices);
     if (status != cudaSuccess || devices < ranks) {
@@ -144,15 +144,15 @@ class CudaRuntime final : public DeviceRuntime {
  private:
   // The allocator found no room under its cap, gave back all that it held, and tried again: nothing failed, but a step that does so waits for the GPU each time.
   void tell_retries(int rank, int64_t retries) {
-    if (retries <= retries_.at(rank)) return;
-    log_warn("memory: gpu ", rank, ": the allocator of temporaries met its cap ", retries - retries_[rank], " times and waited for the GPU; steps are slower for it. Raise budget.gpu, or plan with more headroom");
-    retries_[rank] = std::max<int64_t>(2 * retries, 16);  // told again when it doubled
+    if (retries <= silent_retries_.at(rank)) return;
+    log_warn("memory: gpu ", rank, ": times so far that the allocator of temporaries met its cap and waited for the GPU: ", retries, "; steps are slower for it. Raise budget.gpu, or plan with more headroom");
+    silent_retries_[rank] = std::max<int64_t>(2 * retries, 16);  // told again when it doubled
   }
 
   std::unique_ptr<memory::PinnedRegistry> registry_;
   std::vector<void*> arenas_;
   std::vector<int64_t> arena_bytes_;
-  std::vector<int64_t> retries_;  // of the caching allocator, up to which was told
+  std::vector<int64_t> silent_retries_;  // of the caching allocator: so many are not told
   std::vector<int64_t> fixed_;  // context and modules, measured before the arena was taken
 };
 

@@ -113,20 +113,14 @@ Session::Session(const std::string& config_path, const std::vector<std::string>&
 
 Session::~Session() = default;
 
-CostTable Session::costs(const std::string& experts) {
+PlanningCosts& Session::planning_costs() {
   if (!costs_) costs_ = std::make_unique<PlanningCosts>(*this);
-  return costs_->of(experts);
+  return *costs_;
 }
 
-std::string Session::costs_origin(const std::string& experts) {
-  if (!costs_) costs_ = std::make_unique<PlanningCosts>(*this);
-  return costs_->origin(experts);
-}
-
-std::string Session::costs_checksum() {
-  if (!costs_) costs_ = std::make_unique<PlanningCosts>(*this);
-  return costs_->checksum();
-}
+CostTable Session::costs(const std::string& experts) { return planning_costs().of(experts); }
+std::string Session::costs_origin(const std::string& experts) { return planning_costs().origin(experts); }
+std::string Session::costs_checksum() { return planning_costs().checksum(); }
 
 PlanJudge& Session::judge() {
   if (!judge_) judge_ = std::make_unique<PlanJudge>(*this);

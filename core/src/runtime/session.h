@@ -80,6 +80,8 @@ class Session {
   std::vector<std::string> expert_candidates();
 
  private:
+  PlanningCosts& planning_costs();
+
   std::vector<std::string> overrides_;
   std::unique_ptr<PluginHost> plugins_;
   std::unique_ptr<config::Config> config_;

@@ -15,8 +15,8 @@ auto sizes_of(const Policy& policy) { return std::tuple(policy.head_group, polic
 }  // namespace
 
 std::vector<Policy> partitions(const SettingsTable& given, const ModelDescription& model, const Plan& plan, const Policy& whole) {
-  const auto mixes = [&](const char* mixer) { return std::any_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) { return layer.mixer == mixer; }); };
-  const bool attends = mixes("full_attention") || mixes("sliding_attention"), recurs = mixes("linear_attention");
+  const bool has_attention = std::any_of(model.layers.begin(), model.layers.end(), attends);
+  const bool recurs = std::any_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& layer) { return layer.mixer == "linear_attention"; });
   const int64_t sequences = plan.sequences_per_rank(), length = plan.workload.sequence_length;
 
   struct Cut {
@@ -35,13 +35,13 @@ std::vector<Policy> partitions(const SettingsTable& given, const ModelDescriptio
       if (given.is_auto("sub_batch")) policy.sub_batch = batch;
       if (given.is_auto("moe_chunk") && cut.moe_slices > 1) policy.moe_chunk = std::min(whole.moe_chunk, slice(tokens, cut.moe_slices));
       if (given.is_auto("gdn_chunk") && cut.gdn_slices > 1 && recurs) policy.gdn_chunk = std::min(whole.gdn_chunk, slice(length, cut.gdn_slices));
-      if (given.is_auto("attention_head_group") && attends) policy.head_group = cut.head_group;
+      if (given.is_auto("attention_head_group") && has_attention) policy.head_group = cut.head_group;
       const bool known = std::any_of(list.begin(), list.end(), [&](const Policy& other) { return sizes_of(other) == sizes_of(policy); });
       if (!known) list.push_back(policy);
     }
   }
   // Attention over a sequence at a time leaves its experts the whole batch.
-  if (given.is_auto("attention_batch") && attends && sequences > 1) {
+  if (given.is_auto("attention_batch") && has_attention && sequences > 1) {
     Policy policy = whole;
     policy.attention_batch = length;
     if (given.is_auto("moe_chunk")) policy.moe_chunk = std::min(whole.moe_chunk, slice(sequences * length, 4));
