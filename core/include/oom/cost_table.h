@@ -20,10 +20,12 @@
 namespace oom {
 inline namespace abi_1 {
 
-/// A fit for one kind of stage: seconds = fixed + per_token tokens + per_token_context tokens sequence_length + per_byte bytes
-/// + per_parameter parameters, with the features in Cost. Takes the place of FLOPs, HBM bytes and fixed seconds of that kind;
-/// what the kind draws from shared resources stays.
+/// A fit for one kind of stage: seconds = per_arithmetic arithmetic + per_traffic traffic + fixed + per_token tokens + per_token_context tokens
+/// sequence_length + per_byte bytes + per_parameter parameters, with the features in Cost; arithmetic and traffic are seconds of its FLOPs and of its
+/// HBM bytes at the table's rates. Takes the place of what the table itself says of that kind; what the kind draws from shared resources stays.
 struct KindCost {
+  double per_arithmetic = 0;  // 1: as fast as the rates say
+  double per_traffic = 0;
   double fixed = 0;
   double per_token = 0;
   double per_token_context = 0;
@@ -48,6 +50,10 @@ struct CostTable {
   double peer_bytes = 270e9;
   std::map<std::string, KindCost> kinds;  // by name of kind
 };
+
+/// Seconds of the stage's FLOPs, and of its HBM bytes, at the table's rates.
+OOM_API double arithmetic_seconds(const Cost& cost, const CostTable& table);
+OOM_API double traffic_seconds(const Cost& cost, const CostTable& table);
 
 /// What one stage needs: seconds that nothing shares, seconds of its GPU's multiprocessors, and amounts of the shared resources.
 struct Demand {

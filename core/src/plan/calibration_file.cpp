@@ -32,7 +32,9 @@ struct Term {
   const char* key;
   double KindCost::*value;
 };
-constexpr Term kTerms[] = {{"fixed", &KindCost::fixed},
+constexpr Term kTerms[] = {{"per_arithmetic", &KindCost::per_arithmetic},
+                           {"per_traffic", &KindCost::per_traffic},
+                           {"fixed", &KindCost::fixed},
                            {"per_token", &KindCost::per_token},
                            {"per_token_context", &KindCost::per_token_context},
                            {"per_byte", &KindCost::per_byte},
@@ -76,7 +78,9 @@ CalibrationProfile read_profile(const TomlValue& table) {
     if (!kind.value.is(TomlValue::Kind::kTable)) refuse(kind.value, cat("profile.kinds.", kind.key), "must be a table");
     check_keys(kind.value, cat("profile.kinds.", kind.key, "."), keys_of(kTerms));
     KindCost& cost = profile.kinds[kind.key];
-    for (const Term& term : kTerms) cost.*term.value = read_cost(kind.value, cat("profile.kinds.", kind.key, "."), term.key, 0);
+    for (const Term& term : kTerms) {
+      if (kind.value.find(term.key)) cost.*term.value = read_cost(kind.value, cat("profile.kinds.", kind.key, "."), term.key, 0);
+    }
   }
   return profile;
 }
@@ -112,13 +116,16 @@ std::string calibration_toml(const Calibration& calibration) {
     TomlValue& kinds = table.table("kinds");
     for (const auto& [kind, cost] : profile.kinds) {
       TomlValue& terms = kinds.table(kind);
-      for (const Term& term : kTerms) terms.set(term.key, cost.*term.value);
+      for (const Term& term : kTerms) {
+        if (cost.*term.value != 0) terms.set(term.key, cost.*term.value);
+      }
     }
     profiles.append(std::move(table));
   }
   root.set("profile", std::move(profiles));
-  return cat("# Written by oom calibrate. Rates are units a second; a kind takes fixed + per_token tokens + per_token_context tokens x sequence length\n",
-             "# + per_byte bytes + per_parameter parameters seconds.\n", config::write_toml(root));
+  return cat("# Written by oom calibrate. Rates are units a second. A kind takes the sum of its terms in seconds: per_arithmetic and per_traffic times what its FLOPs and\n",
+             "# its bytes of GPU memory take at those rates, fixed, per_token tokens, per_token_context tokens x sequence length, per_byte bytes, per_parameter parameters.\n",
+             config::write_toml(root));
 }
 
 namespace {

@@ -9,11 +9,16 @@
 namespace oom::program {
 namespace {
 
-constexpr int kTerms = 5;
+// What grows with the work first: where nothing tells terms apart, the first are taken.
+constexpr int kTerms = 7;
 using Terms = std::array<double, kTerms>;
+constexpr double kNoise = 0.02;  // of measured seconds
+constexpr double kWorth = 0.5;   // of the errors: what a further term must bring them below
 
-Terms features_of(const CostObservation& at) { return {1, at.tokens, at.tokens * at.sequence_length, at.bytes, at.parameters}; }
-KindCost cost_of(const Terms& terms) { return {.fixed = terms[0], .per_token = terms[1], .per_token_context = terms[2], .per_byte = terms[3], .per_parameter = terms[4]}; }
+Terms features_of(const CostObservation& at) { return {at.arithmetic, at.traffic, at.tokens, at.tokens * at.sequence_length, at.bytes, at.parameters, 1}; }
+KindCost cost_of(const Terms& terms) {
+  return {.per_arithmetic = terms[0], .per_traffic = terms[1], .fixed = terms[6], .per_token = terms[2], .per_token_context = terms[3], .per_byte = terms[4], .per_parameter = terms[5]};
+}
 
 // Solves a small symmetric positive definite system in place; nothing when it is singular to working precision.
 std::optional<std::vector<double>> solve(std::vector<std::vector<double>> matrix, std::vector<double> right) {
@@ -34,10 +39,47 @@ std::optional<std::vector<double>> solve(std::vector<std::vector<double>> matrix
   return right;
 }
 
+struct Fit {
+  Terms terms{};
+  double error = 0;  // sum of squared relative errors
+};
+
+// The least squares fit of `rows` by the terms of `subset`; nothing when these cannot be told apart or one comes out negative.
+std::optional<Fit> fit_subset(const std::vector<Terms>& rows, const Terms& length, unsigned subset) {
+  std::vector<int> used;
+  for (int t = 0; t < kTerms; ++t) {
+    if (!(subset >> t & 1)) continue;
+    if (!(length[t] > 0)) return std::nullopt;
+    used.push_back(t);
+  }
+  std::vector<std::vector<double>> matrix(used.size(), std::vector<double>(used.size(), 0.0));
+  std::vector<double> right(used.size(), 0.0);
+  for (const Terms& row : rows) {
+    for (size_t i = 0; i < used.size(); ++i) {
+      right[i] += row[used[i]] / length[used[i]];
+      for (size_t j = 0; j < used.size(); ++j) matrix[i][j] += row[used[i]] / length[used[i]] * row[used[j]] / length[used[j]];
+    }
+  }
+  const std::optional<std::vector<double>> solution = solve(std::move(matrix), std::move(right));
+  if (!solution) return std::nullopt;
+  Fit fit;
+  for (size_t i = 0; i < used.size(); ++i) {
+    fit.terms[used[i]] = (*solution)[i] / length[used[i]];
+    if (fit.terms[used[i]] < 0) return std::nullopt;
+  }
+  for (const Terms& row : rows) {
+    double value = -1;
+    for (int t = 0; t < kTerms; ++t) value += fit.terms[t] * row[t];
+    fit.error += value * value;
+  }
+  return fit;
+}
+
 }  // namespace
 
 double predicted_seconds(const KindCost& cost, const CostObservation& at) {
-  return cost.fixed + cost.per_token * at.tokens + cost.per_token_context * at.tokens * at.sequence_length + cost.per_byte * at.bytes + cost.per_parameter * at.parameters;
+  return cost.per_arithmetic * at.arithmetic + cost.per_traffic * at.traffic + cost.fixed + cost.per_token * at.tokens + cost.per_token_context * at.tokens * at.sequence_length +
+         cost.per_byte * at.bytes + cost.per_parameter * at.parameters;
 }
 
 KindCost fit_kind_cost(std::span<const CostObservation> observations) {
@@ -54,50 +96,18 @@ KindCost fit_kind_cost(std::span<const CostObservation> observations) {
   }
   for (double& value : length) value = std::sqrt(value);
 
-  Terms best{};
-  double least = static_cast<double>(rows.size());  // of the empty subset
-  int fewest = 0;
-  for (unsigned subset = 1; subset < 1u << kTerms; ++subset) {
-    std::vector<int> used;
-    bool usable = true;
-    for (int t = 0; t < kTerms; ++t) {
-      if (!(subset >> t & 1)) continue;
-      used.push_back(t);
-      usable = usable && length[t] > 0;
+  const double count = static_cast<double>(rows.size()), enough = count * kNoise * kNoise;
+  Fit best{.terms = {}, .error = count};  // of no terms
+  for (int terms = 1; terms <= kTerms && best.error > enough; ++terms) {
+    std::optional<Fit> least;
+    for (unsigned subset = 1; subset < 1u << kTerms; ++subset) {
+      if (std::popcount(subset) != terms) continue;
+      const std::optional<Fit> fit = fit_subset(rows, length, subset);
+      if (fit && (!least || fit->error < least->error - 1e-12 * count)) least = fit;
     }
-    if (!usable) continue;
-    std::vector<std::vector<double>> matrix(used.size(), std::vector<double>(used.size(), 0.0));
-    std::vector<double> right(used.size(), 0.0);
-    for (const Terms& row : rows) {
-      for (size_t i = 0; i < used.size(); ++i) {
-        right[i] += row[used[i]] / length[used[i]];
-        for (size_t j = 0; j < used.size(); ++j) matrix[i][j] += row[used[i]] / length[used[i]] * row[used[j]] / length[used[j]];
-      }
-    }
-    const std::optional<std::vector<double>> solution = solve(std::move(matrix), std::move(right));
-    if (!solution) continue;
-    Terms terms{};
-    bool positive = true;
-    for (size_t i = 0; i < used.size(); ++i) {
-      terms[used[i]] = (*solution)[i] / length[used[i]];
-      positive = positive && terms[used[i]] >= 0;
-    }
-    if (!positive) continue;
-    double error = 0;
-    for (const Terms& row : rows) {
-      double value = -1;
-      for (int t = 0; t < kTerms; ++t) value += terms[t] * row[t];
-      error += value * value;
-    }
-    // A further term must explain something that rounding and noise do not.
-    const int count = std::popcount(subset);
-    const bool better = count > fewest ? error < 0.98 * least - 1e-12 : error < least;
-    if (!better) continue;
-    best = terms;
-    least = error;
-    fewest = count;
+    if (least && (terms == 1 || least->error < kWorth * best.error)) best = *least;
   }
-  return cost_of(best);
+  return cost_of(best.terms);
 }
 
 }  // namespace oom::program

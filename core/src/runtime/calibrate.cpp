@@ -5,8 +5,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <tuple>
+#include <optional>
 
+#include "base/text.h"
 #include "checkpoint/block_checksum.h"
 #include "hardware/machine_fingerprint.h"
 #include "oom/version.h"
@@ -16,6 +17,8 @@
 #include "runtime/device_costs.h"
 #include "runtime/geometry.h"
 #include "runtime/machine_rates.h"
+#include "runtime/path_runs.h"
+#include "runtime/planner.h"
 #include "runtime/short_run.h"
 
 namespace oom::runtime {
@@ -44,7 +47,8 @@ void observe(const ShortRun& run, const CostTable& rates, Observations& kinds) {
     const Stage& stage = program.stages[id];
     // A collective's members wait for each other: their times are not their own.
     if (shares[static_cast<size_t>(stage.kind)] || stage.collective != kNone || is_pool_lane(stage.lane.lane)) continue;
-    kinds[program.kinds[static_cast<size_t>(stage.kind)]].push_back({.tokens = stage.cost.tokens, .sequence_length = stage.cost.sequence_length, .bytes = stage.cost.bytes,
+    kinds[program.kinds[static_cast<size_t>(stage.kind)]].push_back({.arithmetic = arithmetic_seconds(stage.cost, rates), .traffic = traffic_seconds(stage.cost, rates),
+                                                                     .tokens = stage.cost.tokens, .sequence_length = stage.cost.sequence_length, .bytes = stage.cost.bytes,
                                                                      .parameters = stage.cost.parameters, .seconds = typical_seconds(run, id)});
   }
 }
@@ -57,6 +61,62 @@ std::vector<std::vector<std::string>> shapes_of(const config::Config& config, in
   if (length / 2 >= kLeastSequence) shapes.push_back({cat("data.sequence_length=", length / 2)});
   return shapes;
 }
+
+/// The short runs of one expert strategy, and what they showed.
+class StrategyRuns {
+ public:
+  StrategyRuns(const std::string& config_path, const std::vector<std::string>& overrides, std::string experts, int unit, const CostTable& rates)
+      : config_path_(config_path), overrides_(overrides), experts_(std::move(experts)), unit_(unit), rates_(rates) {
+    overrides_.push_back(cat("engine.experts=\"", experts_, "\""));
+  }
+
+  /// False, with fault() saying why, where the strategy cannot serve this model or number of ranks, or the run does not fit its budgets.
+  bool run(const std::vector<std::string>& more) {
+    std::vector<std::string> all = overrides_;
+    all.push_back(cat("model.layers=", unit_));
+    all.insert(all.end(), more.begin(), more.end());
+    try {
+      const ShortRun run = run_briefly(config_path_, all, {.warm_up = 1, .measured = 3, .record_stages = true});
+      log_info("calibrate: ", experts_, ", ", unit_, " layers, ", run.planned.plan.workload.global_batch, " x ", run.planned.plan.workload.sequence_length, " tokens: ", run.step_seconds,
+               " s a step, predicted ", run.planned.simulation.step_seconds);
+      observe(run, rates_, observations_);
+      return true;
+    } catch (const BudgetError& error) {
+      fault_ = error.what();
+    } catch (const ConfigError& error) {
+      fault_ = error.what();
+    }
+    return false;
+  }
+
+  /// The whole model's plan by what is known so far, on one unit: its slices and chunks, and kinds of stages that no plan of the unit had. Nothing when none fits.
+  std::optional<std::vector<std::string>> chosen_by(const plan::Calibration& known) const {
+    Session session(config_path_, overrides_);
+    session.calibrate_with(known);
+    const PlanAnswer answer = find_plan(session, Purpose::kPlanOnly);
+    if (!answer.run) return std::nullopt;
+    return short_overrides(answer.run->plan, unit_, static_cast<int>(session.model().description.layers.size()));
+  }
+
+  plan::CalibrationProfile profile(const ModelDescription& model, ElementType compute) const {
+    plan::CalibrationProfile profile{.geometry = geometry_of(model), .experts = experts_, .compute = compute, .kinds = {}};
+    for (const auto& [kind, seen] : observations_) profile.kinds[kind] = program::fit_kind_cost(seen);
+    return profile;
+  }
+  bool empty() const { return observations_.empty(); }
+  const std::string& fault() const { return fault_; }
+
+ private:
+  const std::string& config_path_;
+  std::vector<std::string> overrides_;
+  std::string experts_;
+  int unit_;
+  const CostTable& rates_;
+  Observations observations_;
+  std::string fault_;
+};
+
+ElementType compute_of(const config::Config& config) { return config.precision().compute == config::Dtype::kFp32 ? ElementType::kFloat32 : ElementType::kBfloat16; }
 
 }  // namespace
 
@@ -84,33 +144,22 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
   log_info("calibrate: ", known.machine);
   known.rates = measure_machine_rates(machine, session.device(), session.ranks());
 
+  const ElementType compute = compute_of(session.config());
   for (const std::string& experts : session.expert_candidates()) {
-    Observations observations;
-    std::string fault;
+    StrategyRuns runs(config_path, overrides, experts, unit, known.rates);
     for (const std::vector<std::string>& shape : shapes_of(session.config(), session.ranks())) {
-      std::vector<std::string> all = overrides;
-      all.insert(all.end(), shape.begin(), shape.end());
-      all.push_back(cat("model.layers=", unit));
-      all.push_back(cat("engine.experts=\"", experts, "\""));
-      try {
-        const ShortRun run = run_briefly(config_path, all, {.warm_up = 1, .measured = 3, .record_stages = true});
-        log_info("calibrate: ", experts, ", ", unit, " layers, ", run.planned.plan.workload.global_batch, " x ", run.planned.plan.workload.sequence_length, " tokens: ", run.step_seconds,
-                 " s a step, predicted ", run.planned.simulation.step_seconds);
-        observe(run, known.rates, observations);
-      } catch (const BudgetError& error) {
-        fault = error.what();
-      } catch (const ConfigError& error) {  // a strategy that cannot serve this model or number of ranks
-        fault = error.what();
-      }
+      if (!runs.run(shape) && !runs.empty()) log_warn("calibrate: ", experts, " without ", base::join(shape, ", "), ": ", runs.fault());
     }
-    if (observations.empty()) {
-      if (session.expert_candidates().size() == 1) throw BudgetError(fault);
-      log_warn("calibrate: ", experts, " was left out: ", fault);
+    if (runs.empty()) {
+      if (session.expert_candidates().size() == 1) throw BudgetError(runs.fault());
+      log_warn("calibrate: ", experts, " was left out: ", runs.fault());
       continue;
     }
-    plan::CalibrationProfile profile{.geometry = geometry_of(model), .experts = experts, .compute = session.config().precision().compute == config::Dtype::kFp32 ? ElementType::kFloat32 : ElementType::kBfloat16, .kinds = {}};
-    for (const auto& [kind, seen] : observations) profile.kinds[kind] = program::fit_kind_cost(seen);
-    known.put(std::move(profile));
+    known.put(runs.profile(model, compute));
+    if (const auto chosen = runs.chosen_by(known)) {
+      if (!runs.run(*chosen)) log_warn("calibrate: ", experts, " without the whole model's plan on ", unit, " layers: ", runs.fault());
+      known.put(runs.profile(model, compute));
+    }
   }
   return known;
 }
@@ -162,18 +211,19 @@ PlanningCosts::PlanningCosts(Session& session) : session_(session) {
   checksum_.clear();
 }
 
+PlanningCosts::PlanningCosts(Session& session, plan::Calibration calibration)
+    : session_(session), path_("this calibration"), checksum_(checksum_text(plan::calibration_toml(calibration))), calibration_(std::move(calibration)) {}
+
 CostTable PlanningCosts::of(const std::string& experts) const {
   if (path_.empty()) return analytic_costs(session_.device());
   CostTable costs = calibration_.rates;
-  const ElementType compute = session_.config().precision().compute == config::Dtype::kFp32 ? ElementType::kFloat32 : ElementType::kBfloat16;
-  if (const plan::CalibrationProfile* profile = calibration_.find(geometry_of(session_.model().description), experts, compute)) costs.kinds = profile->kinds;
+  if (const plan::CalibrationProfile* profile = calibration_.find(geometry_of(session_.model().description), experts, compute_of(session_.config()))) costs.kinds = profile->kinds;
   return costs;
 }
 
 std::string PlanningCosts::origin(const std::string& experts) const {
   if (path_.empty()) return "analytic";
-  const ElementType compute = session_.config().precision().compute == config::Dtype::kFp32 ? ElementType::kFloat32 : ElementType::kBfloat16;
-  const bool kinds = calibration_.find(geometry_of(session_.model().description), experts, compute) != nullptr;
+  const bool kinds = calibration_.find(geometry_of(session_.model().description), experts, compute_of(session_.config())) != nullptr;
   return cat(path_, kinds ? "" : " (rates of the machine; it has no profile of this model under this strategy)");
 }
 

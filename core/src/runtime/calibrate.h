@@ -12,8 +12,8 @@ namespace oom::runtime {
 /// that.
 int repeating_unit(const ModelDescription& model);
 
-/// Measures the machine, then runs one unit of the configuration's model at its batch and sequence length, at half of either, and under each usable
-/// expert strategy, and fits the kinds of stages. `known` keeps its other profiles. Prints what it does to the log.
+/// Measures the machine, then runs one unit of the configuration's model under each usable expert strategy: at its batch and sequence length, at half of
+/// either, and as the whole model's plan by what that showed would have it. Fits the kinds of stages. `known` keeps its other profiles. Prints what it does to the log.
 plan::Calibration calibrate(const std::string& config_path, const std::vector<std::string>& overrides, plan::Calibration known);
 
 /// Where this machine's calibration is kept: $XDG_CACHE_HOME/oom or ~/.cache/oom, calibration-<hash of the machine>.toml.
@@ -28,6 +28,8 @@ std::string calibrated_versions();
 class PlanningCosts {
  public:
   explicit PlanningCosts(Session& session);
+  /// This calibration, wherever it comes from.
+  PlanningCosts(Session& session, plan::Calibration calibration);
   CostTable of(const std::string& experts) const;
   /// "analytic", or the file with what of it is used.
   std::string origin(const std::string& experts) const;

@@ -73,6 +73,15 @@ class CudaRuntime final : public DeviceRuntime {
       (void)cudaDeviceSynchronize();
       (void)cudaFree(arenas_[rank]);
     }
+    // What the allocator keeps of this run would be taken for the next one's context, and its cap for that one's.
+    for (size_t rank = 0; rank < arenas_.size(); ++rank) {
+      try {
+        c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, device_of(static_cast<int>(rank)));
+      } catch (const std::exception& error) {
+        log_warn("memory: gpu ", rank, ": the allocator of temporaries keeps its cap: ", error.what());
+      }
+    }
+    c10::cuda::CUDACachingAllocator::emptyCache();
     (void)cudaGetLastError();
   }
 

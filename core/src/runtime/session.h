@@ -14,6 +14,10 @@
 #include "plugin/plugin_registry.h"
 #include "runtime/program_emitter.h"
 
+namespace oom::plan {
+struct Calibration;
+}
+
 namespace oom::runtime {
 
 /// A model folder's description and operators, and the adapter that made them.
@@ -74,6 +78,8 @@ class Session {
   std::string costs_origin(const std::string& experts);
   /// Of what the calibration says; empty: analytic.
   std::string costs_checksum();
+  /// Plans with this calibration instead of a file's. Before anything is planned.
+  void calibrate_with(const plan::Calibration& calibration);
   /// What is known of this session's plans, whatever their budgets.
   PlanJudge& judge();
   /// The expert strategies to plan for: the one named, or every usable one when "auto".

@@ -41,11 +41,33 @@ TEST(CostFit, TermsAreNeverNegative) {
   std::vector<CostObservation> seen = shapes();
   for (size_t i = 0; i < seen.size(); ++i) seen[i].seconds = 1e-3 / static_cast<double>(1 + i);  // falls while every feature grows
   const KindCost fit = fit_kind_cost(seen);
-  for (const double term : {fit.fixed, fit.per_token, fit.per_token_context, fit.per_byte, fit.per_parameter}) EXPECT_GE(term, 0);
+  for (const double term : {fit.per_arithmetic, fit.per_traffic, fit.fixed, fit.per_token, fit.per_token_context, fit.per_byte, fit.per_parameter}) EXPECT_GE(term, 0);
 }
 
-TEST(CostFit, OneObservationIsAConstantOrARate) {
-  const std::vector<CostObservation> one{{.tokens = 100, .seconds = 1e-3}};
+TEST(CostFit, TellsArithmeticFromTraffic) {
+  // Chunks of fewer tokens read the same weights: what they take is neither tokens nor any one rate.
+  const KindCost truth{.per_arithmetic = 1.2, .per_traffic = 0.7, .fixed = 1e-4};
+  std::vector<CostObservation> seen;
+  for (const double tokens : {8192.0, 16384.0, 32768.0, 65536.0}) seen.push_back({.arithmetic = tokens * 1.5e-7, .traffic = tokens * 1.3e-7 + 2e-3, .tokens = tokens, .parameters = 3e8});
+  for (CostObservation& each : seen) each.seconds = predicted_seconds(truth, each);
+  const KindCost fit = fit_kind_cost(seen);
+  const CostObservation far{.arithmetic = 262144 * 1.5e-7, .traffic = 262144 * 1.3e-7 + 2e-3, .tokens = 262144, .parameters = 3e8};
+  EXPECT_NEAR(predicted_seconds(fit, far) / predicted_seconds(truth, far), 1, 0.02);
+}
+
+TEST(CostFit, OneObservationIsARateOfItsWork) {
+  const CostObservation one{.arithmetic = 2e-3, .traffic = 1e-3, .tokens = 100, .sequence_length = 10, .parameters = 7, .seconds = 3e-3};
+  CostObservation half = one;
+  half.arithmetic /= 2;
+  half.traffic /= 2;
+  half.tokens /= 2;
+  const KindCost fit = fit_kind_cost(std::vector{one});
+  EXPECT_NEAR(predicted_seconds(fit, one), 3e-3, 1e-12);
+  EXPECT_NEAR(predicted_seconds(fit, half), 1.5e-3, 1e-12);
+}
+
+TEST(CostFit, WithoutWorkItIsAConstant) {
+  const std::vector<CostObservation> one{{.seconds = 1e-3}};
   EXPECT_NEAR(predicted_seconds(fit_kind_cost(one), one[0]), 1e-3, 1e-12);
   EXPECT_EQ(predicted_seconds(fit_kind_cost({}), one[0]), 0);
 }
