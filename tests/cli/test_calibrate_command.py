@@ -28,9 +28,9 @@ def test_writes_rates_and_a_profile_of_each_strategy(engine, workspace, calibrat
 
 
 def test_runs_shapes_and_the_plan_of_the_whole_model(engine, workspace):
-    config = workspace.config(model={"layers": 8}, data={"sequence_length": 128}, train={"global_batch": 4}, engine={"experts": "ep"}, ep={"routing_chunk": "auto"})
+    config = workspace.config(data={"sequence_length": 128}, train={"global_batch": 4}, engine={"experts": "ep"}, ep={"routing_chunk": "auto"})
     log = engine.run("calibrate", config).err
-    assert log.count("calibrate: ep, 4 layers, 4 x 128 tokens") == 2  # as configured, and as the whole model's plan
+    assert log.count("calibrate: ep, 3 layers, 4 x 128 tokens") == 2  # as configured, and as the whole model's plan
     assert "2 x 128 tokens" in log and "4 x 64 tokens" in log and "without" not in log
 
 
