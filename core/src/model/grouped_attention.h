@@ -12,7 +12,8 @@ constexpr double attention_passes(int64_t head_dim, bool backward) { return head
 
 class GroupedAttention final : public AttentionParts {
  public:
-  explicit GroupedAttention(const AttentionSettings& settings);
+  /// `row_chunk`: rows that work row by row takes at once, so that its temporaries stay small.
+  explicit GroupedAttention(const AttentionSettings& settings, int64_t row_chunk = 65536);
 
   int64_t heads_per_key() const override { return settings_.query_heads / settings_.kv_heads; }
   void attend(const at::Tensor& x, const MixerCall& call, const Keep& results) const override;
@@ -24,15 +25,23 @@ class GroupedAttention final : public AttentionParts {
   SublayerCost cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice& slice) const;
 
  private:
-  struct Heads;      // which query and key/value heads a slice has
-  struct Projected;  // their queries, keys and values
-  Projected project_heads(const at::Tensor& x, const Heads& heads, const MixerCall& call, bool with_gate) const;
+  struct Heads;       // which query and key/value heads a slice has
+  struct Projection;  // their queries, keys or values
+  struct Projected;   // all three
+  Projected project_heads(const at::Tensor& x, const Heads& heads, const MixerCall& call, bool for_backward) const;
+  Projection make_projection(const at::Tensor& x, const at::Tensor& weight, int64_t heads, const NormSettings& norm, bool keeps_raw) const;
+  /// Rows from `begin` of the projection's heads, out of what its product gave for them.
+  void norm_heads(const Projection& projection, const at::Tensor& raw, int64_t begin, const MixerCall& call) const;
+  at::Tensor normed_rows(const at::Tensor& x, const MixerCall& call) const;
+  template <typename Body>
+  void for_each_chunk(int64_t rows, const Body& body) const;
   int64_t query_rows() const;  // of Wq, a head
   /// The gates of all heads, [rows, heads * D], out of the normed input.
   at::Tensor gate_of(const at::Tensor& normed, const MixerCall& call) const;
 
   AttentionSettings settings_;
   ops::RotaryFrequencies frequencies_;
+  int64_t row_chunk_;
 };
 
 }  // namespace abi_1
