@@ -5,6 +5,8 @@
 #include <oom/plan.h>
 #include <oom/settings.h>
 
+#include <algorithm>
+
 namespace oom::offload {
 
 /// True for mixers that have attention results to keep.
@@ -38,9 +40,12 @@ struct Policy {
   int64_t attention_batch = 0;  ///< tokens attended at once, in whole sequences
   int64_t sub_batch = 0;        ///< sequences of a rank handled together
   int64_t regenerate_cap = 1;   ///< regenerated inputs held at once
-  int64_t buffers = 3;          ///< GPU buffers of layer inputs on their way
+  int64_t buffers = 3;          ///< GPU buffers of layer inputs on their way; one: each layer's result takes the place of its input
 
   bool regenerates() const;
+  int64_t result_buffers() const { return std::max<int64_t>(buffers - 1, 1); }  ///< at most: GPU buffers of attention results on their way
+  /// Regenerated inputs take the place of what they are made from.
+  bool regenerates_in_ring() const { return buffers == 1 && regenerate_cap == 1; }
 };
 
 /// Resolves a table of settings for a workload, and the retained layers of `plan`. Throws ConfigError with every value that cannot be used, a line each.

@@ -14,7 +14,7 @@ AttentionPool::AttentionPool(StepEmitter& emitter, const Policy& policy) : emitt
     largest = std::max(largest, bytes);
     ++kept;
   }
-  const int buffers = std::min(kept, static_cast<int>(policy.buffers) - 1);
+  const int buffers = std::min(kept, static_cast<int>(policy.result_buffers()));
   for (int i = 0; i < buffers; ++i) staging_.push_back(emitter.add_device_buffer(cat("attention results ", i), largest, BufferClass::kResult));
   held_.assign(staging_.size(), -1);
 }

@@ -33,7 +33,8 @@ std::vector<Changes> ladder(int64_t tokens) {
           with(smallest, keep),
           with(smallest, {{"keep_boundaries", "\"1+1\""}, {"regenerate_cap", "1"}}),
           with(with(smallest, keep), {{"keep_boundaries", "\"3+1\""}, {"regenerate_cap", "1"}}),
-          with(smallest, {{"keep_boundaries", "\"3+1\""}, {"regenerate_cap", "1"}})};
+          with(smallest, {{"keep_boundaries", "\"3+1\""}, {"regenerate_cap", "1"}}),
+          with(with(smallest, keep), {{"keep_boundaries", "\"3+1\""}, {"regenerate_cap", "1"}, {"buffers", "1"}})};
 }
 
 }  // namespace

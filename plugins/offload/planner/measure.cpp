@@ -115,7 +115,7 @@ class Measurement {
       if (place_of(policy, layer) == Boundary::kHost && !stays(layer, layers_, policy.buffers)) stored += input_bytes();
     }
     const PlaceAccount& gpu = step.account.gpus[first_.rank];
-    const int64_t persistent = gpu.persistent_bytes - on_gpu * input_bytes() - std::min(kept, policy.buffers - 1) * largest;
+    const int64_t persistent = gpu.persistent_bytes - on_gpu * input_bytes() - std::min(kept, policy.result_buffers()) * largest;
     measured_.gpu_bytes = context_.gpu_budget_bytes.empty() ? kUnbounded : context_.gpu_budget_bytes.at(first_.rank) - persistent;
     measured_.host_bytes = kUnbounded;
     measured_.shared_bytes = kUnbounded;

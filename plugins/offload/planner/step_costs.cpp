@@ -21,7 +21,7 @@ class Pricing {
       price_.host_bytes += costs_.layers[layer].result_bytes;
       ++kept;
     }
-    price_.gpu_bytes += live_bytes_ + std::min<int64_t>(kept, policy_.buffers - 1) * costs_.largest_result_bytes();
+    price_.gpu_bytes += live_bytes_ + std::min<int64_t>(kept, policy_.result_buffers()) * costs_.largest_result_bytes();
     return price_;
   }
 
@@ -71,7 +71,7 @@ class Pricing {
       if (regenerated(layer) && !regenerated(layer + 1)) traverse(source(layer), layer);
       const double leaving = layer + 1 < layers_ ? costs_.layers[layer + 1].gradients_seconds : 0;
       price_.seconds += std::max({passes(layer).backward.seconds, brought(layer - 1), leaving});
-      const int64_t held = regenerated(layer) ? std::min<int64_t>(layer - source(layer), policy_.regenerate_cap) : 0;
+      const int64_t held = regenerated(layer) && !policy_.regenerates_in_ring() ? std::min<int64_t>(layer - source(layer), policy_.regenerate_cap) : 0;
       lives(costs_.layers[layer].carried_bytes + passes(layer).backward.bytes + held * costs_.input_bytes);
     }
   }
@@ -80,7 +80,7 @@ class Pricing {
     for (int layer = from; layer < top; ++layer) {
       const int64_t times = (top - layer + policy_.regenerate_cap - 1) / policy_.regenerate_cap;
       price_.seconds += static_cast<double>(times) * std::max(passes(layer).traverse.seconds, weights(layer + 1) + results(layer + 1));
-      const int64_t inputs = std::min<int64_t>(layer - from + 1, std::max<int64_t>(policy_.regenerate_cap, 2));
+      const int64_t inputs = policy_.regenerates_in_ring() ? 0 : std::min<int64_t>(layer - from + 1, std::max<int64_t>(policy_.regenerate_cap, 2));
       lives(costs_.layers[top].carried_bytes + passes(layer).traverse.bytes + inputs * costs_.input_bytes);
     }
   }

@@ -39,8 +39,9 @@ void Boundaries::regenerate(int layer, Decoder& decoder) {
   int from = layer;
   while (policy_.layers[from].regenerates() && !stays(from)) --from;
   Activation x = stored(from);
+  if (policy_.regenerates_in_ring()) loaded_.clear();
   for (int passed = from; passed < layer; ++passed) {
-    const Activation z = emitter_.add_rows(cat("regenerated boundary ", passed + 1), 0, x.rows, BufferClass::kBoundary);
+    const Activation z = policy_.regenerates_in_ring() ? emitter_.all_tokens(ring_[0]) : emitter_.add_rows(cat("regenerated boundary ", passed + 1), 0, x.rows, BufferClass::kBoundary);
     decoder.emit_forward(passed, Pass::kReplay, x, z);
     if (passed + 1 > layer - policy_.regenerate_cap) regenerated_[passed + 1] = z;
     x = z;

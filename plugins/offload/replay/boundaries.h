@@ -28,7 +28,7 @@ class Boundaries {
   StepEmitter& emitter_;
   const Policy& policy_;
   const int layers_;
-  std::vector<RankBuffers> ring_;          // on the GPU: one is read, one is written, others are on their way
+  std::vector<RankBuffers> ring_;          // on the GPU: one is read, one is written, others are on their way; or one for all of it
   std::vector<RankBuffers> gpu_, host_;    // by layer; empty where the input is elsewhere
   std::map<int, RankBuffers> loaded_;      // brought back
   std::map<int, Activation> regenerated_;  // held

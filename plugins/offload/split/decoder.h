@@ -12,7 +12,7 @@ class Decoder {
  public:
   Decoder(StepEmitter& emitter, const Policy& policy, AttentionPool* pool);
 
-  /// x -> z. Pass::kForward decides routing, fills the pool and retains; Pass::kReplay makes the same again with what the forward decided and kept.
+  /// x -> z, which may take x's place. Pass::kForward decides routing, fills the pool and retains; Pass::kReplay makes the same again with what the forward decided and kept.
   void emit_forward(int layer, Pass pass, const Activation& x, const Activation& z);
   /// Replay and backward: returns the gradient of x, given that of z.
   Activation emit_backward(int layer, const Activation& x, const Activation& dz);

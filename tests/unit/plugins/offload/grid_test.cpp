@@ -20,7 +20,7 @@ const Factor kLongFeedForward{{{}, {"offload.moe_chunk=33"}}};  // single tokens
 const Factor kHeads{{{}, {"offload.attention_head_group=1"}, {"offload.attention_head_group=2"}}};
 const Factor kSubBatch{{{}, {"offload.sub_batch=1"}}};
 const Factor kCap{{{"offload.regenerate_cap=1"}, {"offload.regenerate_cap=2"}, {"offload.regenerate_cap=3"}}};
-const Factor kBuffers{{{}, {"offload.buffers=2"}}};
+const Factor kBuffers{{{}, {"offload.buffers=2"}, {"offload.buffers=1"}}};
 const Factor kExecution{{{"engine.experts=local"}, {"engine.experts=local", "engine.ranks=2"}, {"engine.experts=ep", "engine.ranks=2", "ep.routing_chunk=20"}}};
 const Factor kResident{{{}, {"state.resident=[1, 3]", "state.resident_ordinary=all"}}};
 const Factor kDocuments{{{}, {"data.documents=isolated"}}};

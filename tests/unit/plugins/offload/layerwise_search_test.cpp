@@ -83,7 +83,7 @@ TEST_F(LayerwiseSearch, EqualsExhaustiveSearch) {
   for (int trial = 0; trial < 120; ++trial) {
     const int layers = static_cast<int>(whole(1, 6));
     const StepCosts some = costs(layers);
-    SearchSpace space{.layers = std::vector<LayerChoices>(static_cast<size_t>(layers)), .buffers = whole(2, 3)};
+    SearchSpace space{.layers = std::vector<LayerChoices>(static_cast<size_t>(layers)), .buffers = whole(1, 3)};
     const int64_t caps[] = {1, 2, kLongestRun};
     space.regenerate_cap = caps[trial % 3];
     space.longest_run = kLongestRun;

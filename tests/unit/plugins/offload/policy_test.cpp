@@ -138,7 +138,7 @@ TEST_F(PolicyTest, PartitionsLeaveRetainedAttentionWhole) {
 }
 
 TEST_F(PolicyTest, AResolvedTableIsItsOwnResolution) {
-  for (const char* toml : {"", "keep_boundaries = [1, 4]\nboundaries_on_gpu = [4]\nkeep_attention = [5]\nregenerate_cap = 1\nmoe_chunk = 7\nattention_head_group = 3\nsub_batch = 1\nbuffers = 2"}) {
+  for (const char* toml : {"", "keep_boundaries = [1, 4]\nboundaries_on_gpu = [4]\nkeep_attention = [5]\nregenerate_cap = 1\nmoe_chunk = 7\nattention_head_group = 3\nsub_batch = 1\nbuffers = 2", "buffers = 1"}) {
     Plan plan = plan_;
     plan.settings["offload"] = settings_of(resolve(toml));
     EXPECT_EQ(settings_of(policy_of(model_, plan)), plan.settings["offload"]) << toml;

@@ -70,6 +70,16 @@ TEST_F(OffloadProgram, RegeneratesWithinTheCap) {
   EXPECT_EQ(count(often.program, "combine_replay", 6), 1);
 }
 
+// One buffer of layer inputs is all that there is of them on the GPU, regenerated ones included.
+TEST_F(OffloadProgram, OneBufferHoldsEveryInput) {
+  const PlannedRun run = plan("qwen3_moe", {"offload.keep_boundaries=3+1", "offload.buffers=1", "offload.regenerate_cap=1"});
+  int64_t inputs = 0;
+  for (const Buffer& buffer : run.program.buffers) inputs += buffer.place.kind == Place::Kind::kGpu && buffer.buffer_class == BufferClass::kBoundary ? buffer.bytes : 0;
+  EXPECT_EQ(inputs, kBatch * length_of("qwen3_moe") * 64 * 4);
+  EXPECT_EQ(count(run.program, "combine_replay", 4), 3);  // for the inputs of 5, 6 and 7
+  EXPECT_EQ(count(run.program, "boundary_in", 4), 4);     // which take its place
+}
+
 // The layer passed last is differentiated next but one; its weights are still in their window.
 TEST_F(OffloadProgram, DeliversTheLastTraversedLayerOnce) {
   const PlannedRun run = plan("qwen3_moe", {"offload.keep_boundaries=1+1", "offload.buffers=2"});
