@@ -141,7 +141,8 @@ SettingsSchema state_schema() {
 
 SettingsSchema transfer_schema() {
   return {.table = "transfer", .doc = "Traffic between host and GPUs, under every strategy.", .settings = {
-    {.key = "windows", .forms = kIntegerForm, .unit = "buffers", .range = between(1, 64), .fallback = int64_t{2}, .doc = "Managed GPU buffers for parameters."},
+    {.key = "windows", .forms = kIntegerForm, .unit = "buffers", .range = between(1, 64), .fallback = int64_t{2},
+     .doc = "Managed GPU buffers for parameters. 1: on a single GPU the embedding and the head take turns with a layer's experts."},
     {.key = "gradient_slots", .forms = kIntegerForm, .unit = "slots", .range = between(1, 64), .fallback = int64_t{2},
      .doc = "Host slots for gradients of ordinary parameters, and as many for expert shards."},
     {.key = "h2d_chunk", .forms = kBytesForm, .range = between(4096, 1e12), .fallback = int64_t{64} << 20,

@@ -2,6 +2,7 @@
 /// storage alike and so share it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -32,6 +33,15 @@ class StoragePlan {
     return static_cast<int>(requests_.size()) - 1;
   }
   void place(int request, BufferId buffer, int64_t offset_bytes) { requests_.at(request).members.push_back({buffer, offset_bytes}); }
+  /// Places `buffer` where `other` lies.
+  void place_at(BufferId other, BufferId buffer) {
+    for (StorageRequest& request : requests_) {
+      const auto found = std::find_if(request.members.begin(), request.members.end(), [&](const StorageRequest::Member& member) { return member.buffer == other; });
+      if (found == request.members.end()) continue;
+      request.members.push_back({buffer, found->offset_bytes});
+      return;
+    }
+  }
   const std::vector<StorageRequest>& requests() const { return requests_; }
 
  private:

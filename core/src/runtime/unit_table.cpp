@@ -32,6 +32,12 @@ bool same_shape(const ParameterUnit& left, const ParameterUnit& right) {
          left.readers == right.readers && left.sums_slices == right.sums_slices;
 }
 
+bool has_gaps(const ParameterUnit& unit) {
+  int64_t filled = 0;
+  for (const UnitPiece& piece : unit.pieces) filled += piece.elements;
+  return filled < unit.elements;
+}
+
 const char* kind_name(UnitKind kind) { return kind == UnitKind::kBank ? "bank" : kind == UnitKind::kOrdinary ? "ordinary" : "vocabulary"; }
 
 }  // namespace
@@ -130,20 +136,63 @@ ShardBuffers UnitTable::add_range(const UnitClass& shared, const std::string& na
   return buffers;
 }
 
-void UnitTable::need_windows(UnitClass& shared) const {
-  for (int w = static_cast<int>(shared.window.size()); w < shared.windows; ++w) {
+// The same with the bytes of another class's buffer, to which each leaves them in turn.
+ShardBuffers UnitTable::add_lent(const UnitClass& shared, const std::string& name, int rank, int64_t element_size, BufferClass buffer_class, const ShardBuffers& lender) const {
+  const BufferId buffer = context_.program.add_buffer(
+      {.name = cat(name, " shard ", shared.shards()[0].owner), .place = Place::gpu(rank), .bytes = shared.shape.elements * element_size, .buffer_class = buffer_class, .shares = lender[0]});
+  context_.storage.place_at(lender[0], buffer);
+  return {buffer};
+}
+
+UnitClass* UnitTable::bank_beside(const UnitClass& shared) {
+  if (shared.shape.kind != UnitKind::kVocabulary || context_.plan.transfer.windows > 1 || shared.shards().size() > 1 || shared.readers.size() > 1) return nullptr;
+  const auto found = std::find_if(classes_.begin(), classes_.end(), [&](const UnitClass& other) {
+    return other.shape.kind == UnitKind::kBank && other.shards().size() == 1 && other.readers == shared.readers && other.shape.elements >= shared.shape.elements;
+  });
+  return found == classes_.end() ? nullptr : &*found;
+}
+
+void UnitTable::empty_windows_beside(const UnitClass& shared) {
+  if (shared.takes_turns_with < 0) return;
+  std::vector<UnitId>& held = classes_[shared.takes_turns_with].held;
+  std::fill(held.begin(), held.end(), -1);
+}
+
+void UnitTable::need_windows(UnitClass& shared) {
+  if (!shared.window.empty()) return;
+  UnitClass* bank = bank_beside(shared);
+  const auto has_window = [&](const UnitRecord& record) { return &classes_[record.unit_class] == bank && !record.read_in_place(); };
+  if (bank && (bank->takes_turns_with >= 0 || std::none_of(records_.begin(), records_.end(), has_window))) bank = nullptr;
+  if (bank) {
+    need_windows(*bank);
+    shared.takes_turns_with = static_cast<int>(bank - classes_.data());
+    bank->takes_turns_with = static_cast<int>(&shared - classes_.data());
+  }
+  for (int w = 0; w < shared.windows; ++w) {
     shared.window.emplace_back(context_.plan.ranks);
     for (const int rank : shared.readers) {
-      shared.window[w][rank] = add_range(shared, cat(shared.name, " window ", w, " rank ", rank), rank, context_.weight_bytes(), BufferClass::kWorkingWeight);
+      const std::string name = cat(shared.name, " window ", w, " rank ", rank);
+      shared.window[w][rank] = bank ? add_lent(shared, name, rank, context_.weight_bytes(), BufferClass::kWorkingWeight, bank->window[0][rank])
+                                    : add_range(shared, name, rank, context_.weight_bytes(), BufferClass::kWorkingWeight);
     }
   }
 }
 
-void UnitTable::need_gradients(UnitClass& shared) const {
-  for (int g = static_cast<int>(shared.gradient.size()); g < shared.windows; ++g) {
+void UnitTable::need_gradients(UnitClass& shared) {
+  if (!shared.gradient.empty()) return;
+  // Gradients of a tied embedding are there from the head to the end of the step, and what one class leaves in the gaps of the other would be summed along.
+  UnitClass* bank = context_.model.tied_embeddings ? nullptr : bank_beside(shared);
+  if (bank && (has_gaps(bank->shape) || has_gaps(shared.shape) ||
+               bank->shape.elements * element_bytes(bank->gradient_type) < shared.shape.elements * element_bytes(shared.gradient_type))) {
+    bank = nullptr;
+  }
+  if (bank) need_gradients(*bank);
+  for (int g = 0; g < shared.windows; ++g) {
     shared.gradient.emplace_back(context_.plan.ranks);
     for (const int rank : shared.readers) {
-      shared.gradient[g][rank] = add_range(shared, cat(shared.name, " gradient ", g, " rank ", rank), rank, element_bytes(shared.gradient_type), BufferClass::kGradient);
+      const std::string name = cat(shared.name, " gradient ", g, " rank ", rank);
+      const int64_t element = element_bytes(shared.gradient_type);
+      shared.gradient[g][rank] = bank ? add_lent(shared, name, rank, element, BufferClass::kGradient, bank->gradient[0][rank]) : add_range(shared, name, rank, element, BufferClass::kGradient);
     }
   }
 }

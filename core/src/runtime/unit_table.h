@@ -3,6 +3,7 @@
 /// A unit's state has one home: the NUMA node beside each shard's owner (streamed), or the owner's GPU (resident). Units of one shape (elements,
 /// shard borders) form a class with its own windows and slots, so that a shard always lies in the same bytes of a window and every hazard is one of
 /// named buffers. What a class needs depends on the units in it, so its buffers are added when first asked for; programs of one plan share by name.
+/// In a plan with one window the vocabulary, which is used at the ends of a step alone, takes turns with a bank in the bank's memory, where a rank has either whole.
 ///   GPU:  window[w][rank][shard], gradient[g][rank][shard], partial[owner][rank] (that peers push), reduced, rounded, norm, scratch
 ///   host: prepared[k][shard] (weights on their way to a window), slot[k][shard] (gradients on their way to the update)
 ///   home: state, kept working weights, pending gradients
@@ -52,6 +53,7 @@ struct UnitClass {
   int windows = 0, gradient_slots = 0;
   std::vector<std::vector<ShardBuffers>> window;       // [window][rank]
   std::vector<UnitId> held;                            // by window
+  int takes_turns_with = -1;                           // the class in whose window it lies, or which lies in its window; -1: none
   std::vector<std::vector<ShardBuffers>> gradient;     // [buffer][rank]
   std::vector<ShardBuffers> partial;                   // [shard][rank]; the owner's own entry is kNone
   ShardBuffers reduced;                                // sums that cannot be left in place
@@ -75,12 +77,14 @@ class UnitTable {
   const UnitRecord& record(UnitId id) const { return records_.at(id); }
   UnitClass& class_of(UnitId id) { return classes_.at(records_.at(id).unit_class); }
   const UnitClass& class_of(UnitId id) const { return classes_.at(records_.at(id).unit_class); }
+  /// Nobody finds anything any more in windows that take turns with those of `shared`.
+  void empty_windows_beside(const UnitClass& shared);
   const StreamContext& context() const { return context_; }
   void add_shards(UnitRecord& record) const;
 
   // Buffers of classes and units, added at their first use.
-  void need_windows(UnitClass& shared) const;
-  void need_gradients(UnitClass& shared) const;
+  void need_windows(UnitClass& shared);
+  void need_gradients(UnitClass& shared);
   /// Partials that peers push, norm and scratch of a reduction between GPUs.
   void need_reduction(UnitClass& shared) const;
   const ShardBuffers& need_reduced(UnitClass& shared) const;
@@ -97,6 +101,9 @@ class UnitTable {
   bool is_deferred(const ParameterUnit& unit) const;
   UnitClass make_class(const ParameterUnit& unit) const;
   ShardBuffers add_range(const UnitClass& shared, const std::string& name, int rank, int64_t element_size, BufferClass buffer_class) const;
+  /// The class of banks in whose buffers those of `shared` may lie in turn; null: there is none.
+  UnitClass* bank_beside(const UnitClass& shared);
+  ShardBuffers add_lent(const UnitClass& shared, const std::string& name, int rank, int64_t element_size, BufferClass buffer_class, const ShardBuffers& lender) const;
   ShardPartials add_slot(const UnitRecord& record, const std::string& name) const;
   void add_state_access(int rank);
 

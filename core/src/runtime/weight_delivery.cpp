@@ -45,6 +45,7 @@ Delivery WeightDelivery::deliver(UnitId id) {
 void WeightDelivery::take_window(UnitId id) {
   UnitClass& shared = units_.class_of(id);
   units_.need_windows(shared);
+  units_.empty_windows_beside(shared);
   units_.record(id).window = shared.next_window;
   shared.held[shared.next_window] = id;
   shared.next_window = (shared.next_window + 1) % shared.windows;

@@ -102,6 +102,41 @@ TEST_P(EngineTest, WhereStateLivesChangesNoBit) {
   }
 }
 
+// With one window the vocabulary takes turns with the experts of a layer: its weights, and its gradients where neither has gaps, which are summed along.
+TEST_P(EngineTest, TakingTurnsChangesNoBit) {
+  for (const auto& [vocabulary, tied] : {std::pair(kVocabulary, false), std::pair(int64_t{192}, false), std::pair(int64_t{192}, true)}) {
+    config_ = write_run(folder_, vocabulary, tied);
+    for (const char* compute : {"precision.compute=fp32", "precision.compute=bf16"}) {
+      const std::vector<std::string> apart{"engine.ranks=1", "state.resident=none", "state.resident_ordinary=none", "offload.moe_chunk=33", "offload.keep_boundaries=1+1", compute};
+      std::vector<std::string> in_turn = apart;
+      in_turn.push_back("transfer.windows=1");
+      EXPECT_TRUE(train({}, in_turn) == train({}, apart)) << vocabulary << (tied ? " tied " : " ") << compute;
+    }
+  }
+}
+
+// The memory that one window saves beside that of the second buffers.
+TEST(EngineMemory, VocabularyTakesTurnsWithABank) {
+  oom::testing::ScratchFolder folder;
+  const auto own = [&](int64_t vocabulary, bool tied, int ranks, const char* what) {
+    Session session(write_run(folder, vocabulary, tied), {cat("engine.ranks=", ranks), "engine.experts=local", "transfer.windows=1", "state.resident=none", "state.resident_ordinary=none"});
+    const PlannedRun run = make_plan(session);
+    int buffers = 0;
+    for (BufferId id = 0; id < static_cast<BufferId>(run.program.buffers.size()); ++id) {
+      const Buffer& buffer = run.program.buffers[id];
+      buffers += buffer.place.kind == Place::Kind::kGpu && buffer.storage == id && buffer.name.starts_with("vocabulary") && buffer.name.find(what) != std::string::npos;
+    }
+    return buffers;
+  };
+  EXPECT_EQ(own(192, false, 1, " window "), 0);
+  EXPECT_EQ(own(192, false, 1, " gradient "), 0);
+  EXPECT_EQ(own(kVocabulary, false, 1, " window "), 0);
+  EXPECT_EQ(own(kVocabulary, false, 1, " gradient "), 1);  // padded: has gaps
+  EXPECT_EQ(own(192, true, 1, " window "), 0);
+  EXPECT_EQ(own(192, true, 1, " gradient "), 1);  // there from the head to the end of the step
+  EXPECT_EQ(own(192, false, 2, " window "), 4);   // shards have other borders than those of banks
+}
+
 TEST_P(EngineTest, WhereStateLivesChangesNoBitInBfloat16) {
   const std::string bf16 = "precision.compute=bf16";
   const Trained expected = train({}, {bf16});
