@@ -37,7 +37,8 @@ const SettingsSchema& offload_schema() {
                     .doc = "Layer inputs that are stored: all, one in n+1, or a list (the first is always); the others are regenerated."},
                    layers("boundaries_on_gpu", {"auto", "none"}, "Of the stored layer inputs, those that stay on the GPU."),
                    count("regenerate_cap", "boundaries", at_least(1), "Regenerated layer inputs held at once."),
-                   count("buffers", "boundaries", between(1, 8), "GPU buffers for layer inputs on their way to and from the host (1: nothing is brought ahead); one less, but at least one, for attention results.")}};
+                   count("buffers", "boundaries", between(1, 8),
+                         "GPU buffers for layer inputs on their way to and from the host (1: nothing is brought ahead); one less, but at least one, for attention results.")}};
   return schema;
 }
 

@@ -104,7 +104,8 @@ GroupedAttention::Projected GroupedAttention::project_heads(const at::Tensor& x,
   projected.query = make_projection(x, query_weight, heads.count, settings_.query_norm, for_backward);
   projected.key = make_projection(x, weight_rows(settings_.key, heads.first_key, heads.key_count), heads.key_count, settings_.key_norm, for_backward);
   const bool own_values = settings_.value >= 0;
-  projected.value = make_projection(x, own_values ? weight_rows(settings_.value, heads.first_key, heads.key_count) : projected.key.weight, heads.key_count, settings_.value_norm, own_values && for_backward);
+  const at::Tensor value_weight = own_values ? weight_rows(settings_.value, heads.first_key, heads.key_count) : projected.key.weight;
+  projected.value = make_projection(x, value_weight, heads.key_count, settings_.value_norm, own_values && for_backward);
   if (!own_values) projected.value.raw = projected.key.raw;
   if (gates) projected.gate = projected.query.raw.narrow(2, dim, dim);
   const ops::RotaryTable table = ops::rotary_table(frequencies_, call.sequence.positions, x.scalar_type());
