@@ -104,6 +104,7 @@ class Program:
     def _environment(self, changes):
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "MKL_"))}
         environment["OMP_NUM_THREADS"] = "2"
+        environment["OMP_WAIT_POLICY"] = "passive"  # waiting threads that spin starve the others where tests share cores
         environment["XDG_CACHE_HOME"] = str(self.folder / "cache")  # what this machine remembers is none of a test's business
         environment.update(changes or {})
         return environment
