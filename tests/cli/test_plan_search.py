@@ -69,5 +69,5 @@ def test_what_lost_is_told(engine, workspace, planned):
     assert plan["others"] and all(other["why"] and other["difference"] for other in plan["others"])
     assert all(wait["seconds"] > 0 and wait["stage"] for wait in plan["waits"])
     text = engine.run("plan", "run.toml", "--explain").out
-    for part in ("memory", "compute waits for", "critical path", "what lost", "one more GiB of each GPU", "one more GiB of each NUMA node"):
+    for part in ("memory", "by kind of stage", "compute waits for", "critical path", "what lost", "one more GiB of each GPU", "one more GiB of each NUMA node"):
         assert part in text

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <optional>
 
 #include "base/text.h"
@@ -46,6 +47,24 @@ std::optional<Trial> shortest(Session& session, const Plan& base, const Budgets&
   return best;
 }
 
+// Of the GPU that is fullest: the most that is there while stages of each kind run, the largest kinds. Where the next peak is if the first is brought down.
+std::string peaks_by_kind(const PlannedRun& run, size_t count) {
+  const auto& gpus = run.account.gpus;
+  const auto fullest = std::max_element(gpus.begin(), gpus.end(), [](const PlaceAccount& a, const PlaceAccount& b) { return a.peak_bytes < b.peak_bytes; });
+  if (fullest == gpus.end()) return {};
+  std::map<KindId, LiveBytes> most;
+  for (const LiveBytes& live : fullest->live) {
+    LiveBytes& kind = most[run.program.stages[live.stage].kind];
+    if (live.bytes > kind.bytes) kind = live;
+  }
+  std::vector<LiveBytes> kinds;
+  for (const auto& [kind, live] : most) kinds.push_back(live);
+  std::stable_sort(kinds.begin(), kinds.end(), [](const LiveBytes& a, const LiveBytes& b) { return a.bytes > b.bytes; });
+  std::string text = cat("most memory of ", place_name(fullest->place), " by kind of stage\n");
+  for (size_t i = 0; i < std::min(count, kinds.size()); ++i) text += cat("  ", base::format_bytes(kinds[i].bytes), " at ", stage_name(run.program, kinds[i].stage), "\n");
+  return text + "\n";
+}
+
 std::string seconds_text(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, "%.4g s", seconds);
@@ -87,7 +106,7 @@ std::vector<BudgetGain> budget_gains(Session& session, const PlannedRun& run) {
 }
 
 std::string explain(Session& session, const PlannedRun& run) {
-  std::string text = "what lost\n";
+  std::string text = peaks_by_kind(run, 8) + "what lost\n";
   for (const RunnerUp& lost : runners_up(run)) {
     text += cat("  ", lost.why, lost.figures.step_seconds ? cat(" (", seconds_text(*lost.figures.step_seconds), ")") : std::string(), ": ", lost.difference.empty() ? "the same" : lost.difference, "\n");
   }
