@@ -21,44 +21,44 @@ Number number(std::string_view key, std::string_view text) {
   return value;
 }
 
-Fault::Action action_of(std::string_view word) {
-  if (word == "throw") return Fault::Action::kThrow;
-  if (word == "stall") return Fault::Action::kStall;
-  if (word == "hang") return Fault::Action::kHang;
-  if (word == "delay") return Fault::Action::kDelay;
+InjectedFault::Action action_of(std::string_view word) {
+  if (word == "throw") return InjectedFault::Action::kThrow;
+  if (word == "stall") return InjectedFault::Action::kStall;
+  if (word == "hang") return InjectedFault::Action::kHang;
+  if (word == "delay") return InjectedFault::Action::kDelay;
   throw ConfigError(cat("OOM_FAULT: action: must be throw, stall, hang or delay; got '", word, "'"));
 }
 
-bool chooses(const Fault& fault, const std::vector<std::string>& kinds, const Stage& stage) {
+bool chooses(const InjectedFault& fault, const std::vector<std::string>& kinds, const Stage& stage) {
   return (!fault.kind || *fault.kind == kinds[stage.kind]) && (!fault.lane || *fault.lane == lane_name(stage.lane.lane)) &&
          (!fault.layer || *fault.layer == stage.layer) && (!fault.rank || *fault.rank == stage.rank);
 }
 
 // The same for a stage and step in every run, whichever thread comes first.
-std::chrono::microseconds delay_of(const Fault& fault, const Stage& stage, int64_t step) {
+std::chrono::microseconds delay_of(const InjectedFault& fault, const Stage& stage, int64_t step) {
   std::seed_seq seeds{static_cast<int64_t>(fault.seed), step, int64_t{stage.kind}, int64_t{stage.layer}, int64_t{stage.part}, int64_t{stage.lane.index}};
   std::minstd_rand random(seeds);
   return std::chrono::microseconds(static_cast<int64_t>(random()) % fault.microseconds);
 }
 
-void happen(const Fault& fault, const StageContext& context) {
+void happen(const InjectedFault& fault, const StageContext& context) {
   constexpr std::chrono::milliseconds kLook{1};
   switch (fault.action) {
-    case Fault::Action::kThrow: throw DeviceError("failure injected by OOM_FAULT");
-    case Fault::Action::kStall:
+    case InjectedFault::Action::kThrow: throw DeviceError("failure injected by OOM_FAULT");
+    case InjectedFault::Action::kStall:
       while (!context.aborted()) std::this_thread::sleep_for(kLook);
       return;
-    case Fault::Action::kHang:
+    case InjectedFault::Action::kHang:
       for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
-    case Fault::Action::kDelay: std::this_thread::sleep_for(delay_of(fault, *context.stage, context.step)); return;
+    case InjectedFault::Action::kDelay: std::this_thread::sleep_for(delay_of(fault, *context.stage, context.step)); return;
   }
 }
 
 }  // namespace
 
-Fault parse_fault(const std::string& text) {
+InjectedFault parse_fault(const std::string& text) {
   static constexpr const char* kKeys[] = {"action", "kind", "lane", "layer", "rank", "step", "microseconds", "seed"};
-  Fault fault;
+  InjectedFault fault;
   bool acts = false;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
@@ -83,11 +83,11 @@ Fault parse_fault(const std::string& text) {
   return fault;
 }
 
-bool concerns(const Fault& fault, const Program& program) {
+bool concerns(const InjectedFault& fault, const Program& program) {
   return std::any_of(program.stages.begin(), program.stages.end(), [&](const Stage& stage) { return chooses(fault, program.kinds, stage); });
 }
 
-std::function<void(const StageContext&)> fault_hook(const Fault& fault, const Program& program) {
+std::function<void(const StageContext&)> fault_hook(const InjectedFault& fault, const Program& program) {
   if (!concerns(fault, program)) return nullptr;
   return [fault, kinds = program.kinds](const StageContext& context) {
     if (fault.step && *fault.step != context.step) return;

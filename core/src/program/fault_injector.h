@@ -19,7 +19,7 @@
 
 namespace oom::program {
 
-struct Fault {
+struct InjectedFault {
   enum class Action { kThrow, kStall, kHang, kDelay };
   Action action = Action::kThrow;
   std::optional<std::string> kind, lane;
@@ -30,12 +30,12 @@ struct Fault {
 };
 
 /// Reads the text of OOM_FAULT. Throws ConfigError naming the faulty pair.
-Fault parse_fault(const std::string& text);
+InjectedFault parse_fault(const std::string& text);
 
 /// True when `fault` chooses a stage of `program`, in whatever step.
-bool concerns(const Fault& fault, const Program& program);
+bool concerns(const InjectedFault& fault, const Program& program);
 
 /// Returns what ExecutorOptions::before_stage is to call in runs of `program`; empty when the fault concerns none of its stages.
-std::function<void(const StageContext&)> fault_hook(const Fault& fault, const Program& program);
+std::function<void(const StageContext&)> fault_hook(const InjectedFault& fault, const Program& program);
 
 }  // namespace oom::program

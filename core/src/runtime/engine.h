@@ -75,7 +75,7 @@ class Engine {
   FailureDeadline deadline_;  // first: it watches the destruction of all others
   ProgramSources sources_;
   EngineOptions options_;
-  std::optional<program::Fault> fault_;
+  std::optional<program::InjectedFault> fault_;
   hardware::CorePlan cores_;
   std::vector<std::unique_ptr<memory::WorkerPool>> pools_;
   HostPools host_pools_;
