@@ -14,7 +14,7 @@ using Kind = TomlValue::Kind;
 
 constexpr size_t kLineLimit = 120;
 
-std::string quoted(std::string_view text) {
+std::string in_quotes(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
@@ -51,7 +51,7 @@ void append_value(std::string& out, const TomlValue& value) {
     case Kind::kBool: out += value.as_bool() ? "true" : "false"; return;
     case Kind::kInteger: out += std::to_string(value.as_integer()); return;
     case Kind::kNumber: out += number_text(value.as_number()); return;
-    case Kind::kText: out += quoted(value.as_text()); return;
+    case Kind::kText: out += in_quotes(value.as_text()); return;
     case Kind::kArray: {
       const char* separator = "";
       out += "[";
@@ -127,7 +127,7 @@ std::string write_toml_key(std::string_view key) {
   const bool bare = !key.empty() && std::all_of(key.begin(), key.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   });
-  return bare ? std::string(key) : quoted(key);
+  return bare ? std::string(key) : in_quotes(key);
 }
 
 std::string write_toml_value(const TomlValue& value) {
