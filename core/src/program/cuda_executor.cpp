@@ -122,8 +122,7 @@ class CudaExecutor final : public Executor {
       if (cuda_.stream) {
         streams_.push_back(static_cast<cudaStream_t>(cuda_.stream(id)));
       } else {
-        // Exchanges and copies hold others up: their kernels go first.
-        own_streams_.emplace_back(id.lane == Lane::kCompute ? lowest : highest);
+        own_streams_.emplace_back(stream_priority(id.lane, lowest, highest));
         streams_.push_back(own_streams_.back().get());
       }
     }

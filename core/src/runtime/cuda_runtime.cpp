@@ -9,12 +9,16 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <optional>
+#include <utility>
 
 #include "base/text.h"
 #include "oom/error.h"
 #include "oom/log.h"
 #include "program/cuda_executor.h"
+#include "program/cuda_handles.h"
 
 namespace oom::runtime {
 namespace {
@@ -24,6 +28,19 @@ void check(cudaError_t status, const std::string& what) {
 }
 
 c10::DeviceIndex device_of(int rank) { return static_cast<c10::DeviceIndex>(rank); }
+
+// The streams of a device's lanes, for as long as the process runs: LibTorch's allocator keeps memory by stream, to be used again there or given back while that stream exists.
+cudaStream_t lane_stream(int device, Lane lane) {
+  static std::mutex mutex;
+  static auto& streams = *new std::map<std::pair<int, Lane>, program::CudaStream>;  // at exit the driver may be gone before them
+  const std::lock_guard lock(mutex);
+  const std::pair key(device, lane);
+  if (const auto found = streams.find(key); found != streams.end()) return found->second.get();
+  const c10::cuda::CUDAGuard guard(device_of(device));
+  int lowest = 0, highest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "cudaDeviceGetStreamPriorityRange");
+  return streams.emplace(key, program::CudaStream(program::stream_priority(lane, lowest, highest))).first->second.get();
+}
 
 class CudaRuntime final : public DeviceRuntime {
  public:
@@ -41,7 +58,10 @@ class CudaRuntime final : public DeviceRuntime {
     for (int rank = 0; rank < ranks; ++rank) {
       const c10::cuda::CUDAGuard guard(device_of(rank));
       c10::cuda::CUDACachingAllocator::raw_delete(c10::cuda::CUDACachingAllocator::raw_alloc(1));
+      c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, device_of(rank));
     }
+    // An earlier run of this process: what the allocator kept of it is not this one's context, nor its cap this one's.
+    c10::cuda::CUDACachingAllocator::emptyCache();
     for (int rank = 0; rank < ranks; ++rank) {
       check(cudaSetDevice(rank), cat("rank ", rank, ": cudaSetDevice"));
       size_t free = 0, total = 0;
@@ -73,15 +93,6 @@ class CudaRuntime final : public DeviceRuntime {
       (void)cudaDeviceSynchronize();
       (void)cudaFree(arenas_[rank]);
     }
-    // What the allocator keeps of this run would be taken for the next one's context, and its cap for that one's.
-    for (size_t rank = 0; rank < arenas_.size(); ++rank) {
-      try {
-        c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, device_of(static_cast<int>(rank)));
-      } catch (const std::exception& error) {
-        log_warn("memory: gpu ", rank, ": the allocator of temporaries keeps its cap: ", error.what());
-      }
-    }
-    c10::cuda::CUDACachingAllocator::emptyCache();
     (void)cudaGetLastError();
   }
 
@@ -101,6 +112,7 @@ class CudaRuntime final : public DeviceRuntime {
     };
     program::CudaExecutorOptions cuda;
     for (int rank = 0; rank < static_cast<int>(arenas_.size()); ++rank) cuda.devices.push_back(rank);
+    cuda.stream = [](LaneId lane) -> void* { return lane_stream(lane.index, lane.lane); };
     return program::make_cuda_executor(std::move(built), std::move(options), std::move(cuda));
   }
 
