@@ -16,6 +16,8 @@ inline namespace abi_1 {
 struct StageTime {
   double start = 0;
   double end = 0;
+  double launch_start = 0;  ///< when the host began to enqueue a measured stage of a stream lane, and had; 0: no such stage
+  double launch_end = 0;
   double seconds() const { return end - start; }
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "comm/small_copy.h"
 #include "oom/error.h"
 #include "optim/adamw_cuda.h"
 
@@ -21,6 +22,10 @@ class CudaTransfer final : public DeviceTransfer {
  public:
   // Addresses say which memories they are in: registered host, this GPU's, a peer's.
   void copy(void* to, const void* from, int64_t bytes, int64_t chunk_bytes, void* stream) override {
+    if (bytes <= kSmallCopyBytes && is_small_copy(to, from, bytes)) {
+      check(small_copy_to_host(to, from, bytes, static_cast<cudaStream_t>(stream)), "a small copy", bytes);
+      return;
+    }
     for (int64_t at = 0; at < bytes; at += chunk_bytes) {
       const int64_t piece = std::min(chunk_bytes, bytes - at);
       check(cudaMemcpyAsync(static_cast<char*>(to) + at, static_cast<const char*>(from) + at, static_cast<size_t>(piece), cudaMemcpyDefault, static_cast<cudaStream_t>(stream)),

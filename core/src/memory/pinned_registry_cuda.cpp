@@ -47,7 +47,7 @@ class CudaPinnedRegistry : public PinnedRegistry {
         team.emplace_back([&] {
           cudaSetDevice(device);
           for (size_t i; !failed && (i = next++) < pieces.size();) {
-            status[i] = cudaHostRegister(pieces[i].data, pieces[i].bytes, cudaHostRegisterPortable);
+            status[i] = cudaHostRegister(pieces[i].data, pieces[i].bytes, cudaHostRegisterPortable | cudaHostRegisterMapped);
             if (status[i] != cudaSuccess) {
               cudaGetLastError();
               failed = true;

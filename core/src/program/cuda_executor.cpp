@@ -82,7 +82,12 @@ class CudaExecutor final : public Executor {
       const Stage& stage = program().stages[id];
       if (!is_stream_lane(stage.lane.lane)) continue;
       const RankClock& clock = *clocks_[stage.lane.index];
-      times[id] = clock.recorded_index == index ? StageTime{clock.seconds_of(timing_[id]->start), clock.seconds_of(timing_[id]->end)} : StageTime{};
+      if (clock.recorded_index != index) {
+        times[id] = {};
+        continue;
+      }
+      times[id].start = clock.seconds_of(timing_[id]->start);
+      times[id].end = clock.seconds_of(timing_[id]->end);
     }
     return times;
   }
@@ -208,6 +213,8 @@ class CudaExecutor final : public Executor {
   }
 
   void launch(StageId id, int64_t index, bool recording) {
+    StageTime& time = host_times_[index % 2][id];
+    if (recording) time.launch_start = now_seconds();
     runner_.guard(id, index, [&] {
       for (const Edge& edge : program().stages[id].after) {
         if (index < edge.distance) continue;
@@ -220,6 +227,7 @@ class CudaExecutor final : public Executor {
       if (recording) timing_[id]->end.record(stream);
       events_[id]->by_parity[index % 2].record(stream);
     });
+    if (recording) time.launch_end = now_seconds();
     runner_.progress.add_started(runner_.lanes.lane[id]);  // published: others may now wait on the event
   }
 

@@ -91,6 +91,10 @@ std::string chrome_trace(const Program& program, const Simulation* predicted, st
       if (!recorded(time)) continue;
       json arguments{{"step", step.step}};
       if (predicted != nullptr) arguments["predicted_ms"] = predicted->stages[id].seconds() * 1e3;
+      if (time.launch_end > 0) {  // how far ahead of the device the host was, and how long it took
+        arguments["launched_ms_before"] = (time.start - time.launch_end) * 1e3;
+        arguments["launch_ms"] = (time.launch_end - time.launch_start) * 1e3;
+      }
       trace.add_stage(static_cast<StageId>(id), {time.start - zero, time.end - zero}, false, std::move(arguments));
     }
   }
