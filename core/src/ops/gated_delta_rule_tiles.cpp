@@ -18,11 +18,22 @@
 #include <ATen/ops/zeros.h>
 
 #include <limits>
+#include <mutex>
 
 namespace oom::ops {
 namespace {
 
 constexpr int64_t kTile = kDeltaRuleTile;
+
+/// LibTorch loads its linear algebra for GPUs at its first use, and refuses when two threads come to that at once.
+void load_linear_algebra(const at::Tensor& like) {
+  if (like.is_cpu()) return;
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    const at::Tensor one = at::eye(1, like.options());
+    (void)at::linalg_solve_triangular(one, one, /*upper=*/false);
+  });
+}
 
 /// [B,S,H,..] in tiles of FP32 rows, zeros behind the end, each key head repeated for its value heads: [n, B * Hv, C, ..].
 at::Tensor in_tiles(const at::Tensor& x, int64_t value_heads) {
@@ -82,6 +93,7 @@ struct Tiles {
     gam = (sums.unsqueeze(-1) - sums.unsqueeze(-2)).masked_fill_(later, -std::numeric_limits<float>::infinity()).exp_();
     keys = product(k, transposed(k));
     const at::Tensor unit = at::eye(kTile, sums.options());
+    load_linear_algebra(keys);
     inverse = at::linalg_solve_triangular(scale_rows(beta, keys).tril_(-1).add_(unit), unit.expand_as(keys), /*upper=*/false, /*left=*/true,
                                           /*unitriangular=*/true).contiguous();
     gated_inverse = gam * inverse;

@@ -65,8 +65,8 @@ void rotate(const at::Tensor& y, const at::Tensor& x, const RotaryTable& table, 
 
 RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions, at::ScalarType type) {
   require_contiguous(positions, at::kInt, positions, "positions");
-  OOM_CHECK(frequencies.inverse.scalar_type() == at::kFloat && frequencies.inverse.dim() == 1, "inverse frequencies must be FP32 [d/2]");
-  const at::Tensor inverse = frequencies.inverse.to(positions.device()).contiguous();
+  OOM_CHECK(frequencies.inverse.scalar_type() == at::kFloat && frequencies.inverse.dim() == 1 && frequencies.inverse.is_cpu(), "inverse frequencies must be FP32 [d/2] on the CPU");
+  const at::Tensor inverse = frequencies.inverse.contiguous();
   const int64_t tokens = positions.numel();
   const int64_t half = inverse.numel();
   RotaryTable table{empty_on(positions, {tokens, half}, type), empty_on(positions, {tokens, half}, type)};

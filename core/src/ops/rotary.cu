@@ -1,4 +1,8 @@
 #include "ops/rotary_cuda.h"
+
+#include <algorithm>
+
+#include "oom/error.h"
 #include "ops/vector.cuh"
 
 namespace oom::ops {
@@ -6,11 +10,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
+struct Frequencies {
+  float inverse[kMostFrequencies];
+};
+
 template <typename T>
-__global__ void table_kernel(RotaryTableFill a) {
+__global__ void table_kernel(RotaryTableFill a, const __grid_constant__ Frequencies frequencies) {
   const int64_t item = blockIdx.x * int64_t{kThreads} + threadIdx.x;
   if (item >= a.tokens * a.half) return;
-  const float angle = static_cast<float>(a.positions[item / a.half]) * a.inverse[item % a.half];
+  const float angle = static_cast<float>(a.positions[item / a.half]) * frequencies.inverse[item % a.half];
   static_cast<T*>(a.cosine)[item] = from_float<T>(cosf(angle) * a.scaling);
   static_cast<T*>(a.sine)[item] = from_float<T>(sinf(angle) * a.scaling);
 }
@@ -55,8 +63,11 @@ bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 =
 
 void rotary_table_cuda(const RotaryTableFill& a, Stream stream) {
   if (a.half == 0) return;
+  OOM_CHECK_LE(a.half, kMostFrequencies, "rotary frequencies of one launch");
+  Frequencies frequencies;
+  std::copy_n(a.inverse, a.half, frequencies.inverse);
   with_device_type(a.element, [&](auto tag) {
-    table_kernel<decltype(tag)><<<blocks_for(a.tokens * a.half, kThreads), kThreads, 0, stream>>>(a);
+    table_kernel<decltype(tag)><<<blocks_for(a.tokens * a.half, kThreads), kThreads, 0, stream>>>(a, frequencies);
   });
   check_launch("rotary_table");
 }

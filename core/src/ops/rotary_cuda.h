@@ -7,7 +7,7 @@ namespace oom::ops {
 
 struct RotaryTableFill {
   const int32_t* positions = nullptr;
-  const float* inverse = nullptr;
+  const float* inverse = nullptr;  ///< [half], on the host
   void* cosine = nullptr;
   void* sine = nullptr;
   Element element = Element::kFloat32;
@@ -25,6 +25,8 @@ struct Rotation {
   bool inverse = false;
 };
 
+/// The frequencies travel with the launch: a copy from pageable memory would make the host wait for all that the stream has yet to do. Throws Error for more than kMostFrequencies.
+inline constexpr int kMostFrequencies = 512;
 void rotary_table_cuda(const RotaryTableFill& arguments, Stream stream);
 void rotate_cuda(const Rotation& arguments, Stream stream);
 

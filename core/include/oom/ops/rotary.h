@@ -41,7 +41,7 @@ struct RotaryTable {
   at::Tensor sine;
 };
 
-/// Returns the table of `positions` (int32 [tokens], on the device that shall hold it). `inverse` may still be on the CPU.
+/// Returns the table of `positions` (int32 [tokens], on the device that shall hold it). The host waits for nothing.
 OOM_API RotaryTable rotary_table(const RotaryFrequencies& frequencies, const at::Tensor& positions, at::ScalarType type);
 
 /// Rotates `x` [tokens, heads, head_dim] into `y` (which may be x itself). Both of the table's type, last dimension contiguous, leading two strided at
