@@ -12,9 +12,9 @@ constexpr int64_t kShares = 2;
 // Likewise, of what a retained layer's owner keeps: it is there for the whole of a step, so closer.
 constexpr double kKeptShares = 1.25;
 constexpr int kMostRanks = 8;
-// Chunks worth trying: of fewer tokens, an expert's products become too small for a GPU.
+// Chunks worth trying: of fewer tokens, an expert's products become too small for a GPU. Small ones pay by the resident layers that fit beside their buffers.
 constexpr int64_t kLargestChunk = int64_t{256} << 10;
-constexpr int64_t kSmallestChunk = int64_t{32} << 10;
+constexpr int64_t kSmallestChunk = int64_t{4} << 10;
 constexpr int64_t kLastChunk = 1024;
 
 void check_ranks(const ModelDescription& model, int ranks) {

@@ -21,6 +21,8 @@ constexpr int kCorrections = 6;                  // of an estimated number of la
 constexpr int kRounds = 3;                       // through all kinds of choices
 constexpr double kGain = 0.001;                  // that makes another round worth its time
 constexpr double kNear = 1.02;                   // of the best time: a policy further off is not tried again
+constexpr double kNearChunk = 1.1;               // likewise a chunk, before its waiting updates are chosen
+constexpr int kWorse = 2;                        // chunks in a row that gain nothing
 constexpr int kEnough = 3;                       // policies that fit where the plan as configured does not
 constexpr int64_t kWorkStages = 1'000'000;       // emitted in all before only what must be tried is: some seconds
 constexpr int kSwaps = 24;                       // of resident layers
@@ -245,12 +247,23 @@ class Search {
     if (now == chunks_.end()) return;
     const int begin = static_cast<int>(now - chunks_.begin());
     for (const int direction : {1, -1}) {
-      for (int chunk = begin + direction; chunk >= 0 && chunk < static_cast<int>(chunks_.size()) && may_go_on(); chunk += direction) {
-        const size_t before = *best_;
-        fill(with_chunk(best().plan, static_cast<size_t>(chunk)));
-        if (*best_ == before) break;
+      int worse = 0;
+      for (int chunk = begin + direction; chunk >= 0 && chunk < static_cast<int>(chunks_.size()) && worse < kWorse && may_go_on(); chunk += direction) {
+        const double before = best_seconds();
+        climb_with(static_cast<size_t>(chunk));
+        worse = best_seconds() < before * (1 - kGain) ? 0 : worse + 1;
       }
     }
+  }
+
+  /// The chunk with as many layers as it leaves memory for, and as many waiting updates as are best beside those: how the updates of a few layers more or less
+  /// meet the rest of a step decides more than the chunk itself.
+  void climb_with(size_t chunk) {
+    const size_t before = *best_;
+    best_.reset();
+    fill(with_chunk(trials_[before].plan, chunk));
+    if (best_ && best_seconds() < *trials_[before].figures.step_seconds * kNearChunk) vary_deferral();
+    if (!best_ || *trials_[before].figures.step_seconds <= best_seconds()) best_ = before;
   }
 
   std::vector<Settings> policies() const {
