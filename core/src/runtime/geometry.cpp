@@ -24,7 +24,7 @@ std::string geometry_of(const ModelDescription& model) {
     names.insert(name);
     sorts.insert(cat(name, ":", shapes[layer]));
   }
-  std::string all = cat(model.family, "|", ends, "|", model.yarn_factor);
+  std::string all = cat(model.family, "|", ends);  // not how positions are stretched: that costs nothing
   for (const std::string& sort : sorts) all += cat("|", sort);
   char hash[17];
   std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(checkpoint::checksum(std::as_bytes(std::span(all)))));
