@@ -72,23 +72,13 @@ std::vector<GridCase> cases() {
 
 constexpr int kGridSteps = 2;  // the second sees what the first updated
 
-class OffloadGrid : public OffloadRun {
- protected:
-  const Outcome& uncut(const std::string& family, const Overrides& model) {
-    static std::map<std::pair<std::string, Overrides>, Outcome> known;
-    const auto [found, fresh] = known.try_emplace({family, model});
-    if (fresh) found->second = train(family, model, {}, kGridSteps);
-    return found->second;
-  }
-};
+class OffloadPairs : public OffloadRun, public ::testing::WithParamInterface<GridCase> {};
 
-class OffloadPairs : public OffloadGrid, public ::testing::WithParamInterface<GridCase> {};
+TEST_P(OffloadPairs, MatchTheUncutRun) { expect_close(train(GetParam().family, GetParam().all, {}, kGridSteps), trained_once(GetParam().family, GetParam().model, kGridSteps)); }
 
-TEST_P(OffloadPairs, MatchTheUncutRun) { expect_close(train(GetParam().family, GetParam().all, {}, kGridSteps), uncut(GetParam().family, GetParam().model)); }
-
-TEST_F(OffloadGrid, SingleTokensOfRecurrentModels) {
+TEST_F(OffloadRun, SingleTokensOfRecurrentModels) {
   const Overrides isolated{"data.documents=isolated"};
-  expect_close(train("qwen3_5_moe", {"data.documents=isolated", "offload.moe_chunk=1", "offload.gdn_chunk=64", "offload.keep_boundaries=3+1"}, {}, kGridSteps), uncut("qwen3_5_moe", isolated));
+  expect_close(train("qwen3_5_moe", {"data.documents=isolated", "offload.moe_chunk=1", "offload.gdn_chunk=64", "offload.keep_boundaries=3+1"}, {}, kGridSteps), trained_once("qwen3_5_moe", isolated, kGridSteps));
 }
 
 INSTANTIATE_TEST_SUITE_P(Grid, OffloadPairs, ::testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });

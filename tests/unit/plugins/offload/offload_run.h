@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <random>
+#include <tuple>
 
 #include "../../core/scratch_folder.h"
 #include "oom/ops/linear.h"
@@ -128,6 +129,14 @@ class OffloadRun : public ::testing::Test {
       outcome.weights.insert(outcome.weights.end(), values.begin(), values.end());
     }
     return outcome;
+  }
+
+  /// What other runs are compared with, trained once.
+  const Outcome& trained_once(const std::string& family, const Overrides& overrides, int steps = kSteps) {
+    static std::map<std::tuple<std::string, Overrides, int>, Outcome> known;
+    const auto [found, fresh] = known.try_emplace({family, overrides, steps});
+    if (fresh) found->second = train(family, overrides, {}, steps);
+    return found->second;
   }
 
   static void expect_close(const Outcome& outcome, const Outcome& expected) {
