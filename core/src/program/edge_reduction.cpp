@@ -2,30 +2,51 @@
 
 #include <algorithm>
 #include <queue>
+#include <span>
 
 #include "program/lane_order.h"
 
 namespace oom::program {
 namespace {
 
-// A group is what must be ordered as one: a stage alone, or the members of a collective, none of which completes before all start.
-struct Groups {
-  explicit Groups(const Program& program) : of_stage(program.stages.size()) {
+// Lists of numbers, one behind the other: list i is [begin[i], begin[i + 1]) of `all`.
+struct Lists {
+  std::vector<int> begin, all;
+
+  // `each(add)` calls add(list, number) for all of them, and does so twice.
+  template <typename Each>
+  Lists(size_t count, const Each& each) : begin(count + 1, 0) {
+    each([&](int list, int) { ++begin[list + 1]; });
+    for (size_t list = 0; list < count; ++list) begin[list + 1] += begin[list];
+    all.resize(begin.back());
+    std::vector<int> end(begin.begin(), begin.end() - 1);
+    each([&](int list, int number) { all[end[list]++] = number; });
+  }
+  size_t size() const { return begin.size() - 1; }
+  std::span<const int> operator[](size_t list) const { return {all.data() + begin[list], all.data() + begin[list + 1]}; }
+};
+
+// Groups of stages: a group is what must be ordered as one, a stage alone, or the members of a collective, none of which completes before all start.
+struct Grouping {
+  explicit Grouping(const Program& program) : of_stage(program.stages.size()) {
     std::vector<int> of_collective(program.collectives.size(), kNone);
     for (size_t id = 0; id < program.stages.size(); ++id) {
       const CollectiveId collective = program.stages[id].collective;
       int group = collective == kNone ? kNone : of_collective[collective];
-      if (group == kNone) {
-        group = static_cast<int>(members.size());
-        members.emplace_back();
-        if (collective != kNone) of_collective[collective] = group;
-      }
+      if (group == kNone) group = count++;
+      if (collective != kNone) of_collective[collective] = group;
       of_stage[id] = group;
-      members[group].push_back(static_cast<StageId>(id));
     }
   }
   std::vector<int> of_stage;
-  std::vector<std::vector<StageId>> members;
+  int count = 0;
+};
+struct Groups : Grouping {
+  explicit Groups(const Program& program)
+      : Grouping(program), members(static_cast<size_t>(count), [&](const auto& add) {
+          for (size_t id = 0; id < of_stage.size(); ++id) add(of_stage[id], static_cast<int>(id));
+        }) {}
+  Lists members;
 };
 
 StageId lane_predecessor(const LaneOrder& lanes, StageId id) {
@@ -33,8 +54,7 @@ StageId lane_predecessor(const LaneOrder& lanes, StageId id) {
   return position == 0 ? kNone : lanes.stages[lanes.lane[id]][position - 1];
 }
 
-[[noreturn]] void raise_circle(const Program& program, const Groups& groups, const std::vector<std::vector<int>>& successors,
-                               const std::vector<int>& waiting) {
+[[noreturn]] void raise_circle(const Program& program, const Groups& groups, const Lists& successors, const std::vector<int>& waiting) {
   // Every group that still waits has a predecessor that does: walking backwards must come round.
   std::vector<int> predecessor(groups.members.size(), kNone);
   for (size_t group = 0; group < successors.size(); ++group) {
@@ -57,20 +77,17 @@ StageId lane_predecessor(const LaneOrder& lanes, StageId id) {
 // Groups in an order in which each comes after all that it waits for; earliest emitted first among the free.
 std::vector<int> execution_order(const Program& program, const LaneOrder& lanes, const Groups& groups,
                                  const std::vector<std::vector<Edge>>& wanted) {
-  std::vector<std::vector<int>> successors(groups.members.size());
-  std::vector<int> waiting(groups.members.size(), 0);
-  const auto order = [&](StageId before, StageId after) {
-    const int from = groups.of_stage[before], to = groups.of_stage[after];
-    successors[from].push_back(to);
-    ++waiting[to];
-  };
-  for (size_t id = 0; id < program.stages.size(); ++id) {
-    const auto stage = static_cast<StageId>(id);
-    if (const StageId before = lane_predecessor(lanes, stage); before != kNone) order(before, stage);
-    for (const Edge& edge : wanted[id]) {
-      if (edge.distance == 0) order(edge.stage, stage);
+  const Lists successors(groups.members.size(), [&](const auto& add) {
+    for (size_t id = 0; id < program.stages.size(); ++id) {
+      const int to = groups.of_stage[id];
+      if (const StageId before = lane_predecessor(lanes, static_cast<StageId>(id)); before != kNone) add(groups.of_stage[before], to);
+      for (const Edge& edge : wanted[id]) {
+        if (edge.distance == 0) add(groups.of_stage[edge.stage], to);
+      }
     }
-  }
+  });
+  std::vector<int> waiting(groups.members.size(), 0);
+  for (const int to : successors.all) ++waiting[to];
   std::priority_queue<int, std::vector<int>, std::greater<>> free;
   for (size_t group = 0; group < waiting.size(); ++group) {
     if (waiting[group] == 0) free.push(static_cast<int>(group));
@@ -104,7 +121,7 @@ class Reduction {
     for (Stage& stage : program_.stages) stage.after.clear();
     for (int step = 0; step < 2; ++step) {
       for (int group : order_) {
-        const auto& members = groups_.members[group];
+        const std::span<const int> members = groups_.members[group];
         for (StageId id : members) start(step, id);
         complete(step, members);
       }
@@ -131,19 +148,19 @@ class Reduction {
     if (step == 1) {
       for (const Edge& edge : stage.after) join(mine, clock(1, edge.stage));
     }
-    std::vector<Edge> candidates;
+    candidates_.clear();
     for (const Edge& edge : wanted_[id]) {
-      if (edge.distance == step) candidates.push_back(edge);
+      if (edge.distance == step) candidates_.push_back(edge);
     }
-    std::sort(candidates.begin(), candidates.end(), [&](const Edge& a, const Edge& b) { return rank_[a.stage] > rank_[b.stage]; });
-    for (const Edge& edge : candidates) {
+    std::sort(candidates_.begin(), candidates_.end(), [&](const Edge& a, const Edge& b) { return rank_[a.stage] > rank_[b.stage]; });
+    for (const Edge& edge : candidates_) {
       if (mine[lanes_.lane[edge.stage]] >= count(0, edge.stage)) continue;
       stage.after.push_back(edge);
       join(mine, clock(0, edge.stage));
     }
   }
 
-  void complete(int step, const std::vector<StageId>& members) {
+  void complete(int step, std::span<const StageId> members) {
     if (members.size() > 1) {
       std::vector<int32_t> all(width_, 0);
       for (StageId id : members) join(all.data(), clock(step, id));
@@ -163,6 +180,7 @@ class Reduction {
   std::vector<int> rank_;  // [stage] place in order_
   size_t width_;
   std::vector<int32_t> clocks_[2];
+  std::vector<Edge> candidates_;  // of the stage at hand
 };
 
 }  // namespace

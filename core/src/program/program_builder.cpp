@@ -1,21 +1,41 @@
 #include <algorithm>
 #include <unordered_map>
+#include <utility>
 
 #include "oom/program.h"
 #include "program/edge_reduction.h"
 #include "program/hazards.h"
 #include "program/lane_order.h"
+#include "program/without_actions.h"
 
 namespace oom {
+namespace program {
+namespace {
+thread_local bool without_actions = false;
+}  // namespace
+
+WithoutActions::WithoutActions() : before_(std::exchange(without_actions, true)) {}
+WithoutActions::~WithoutActions() { without_actions = before_; }
+bool WithoutActions::active() { return without_actions; }
+
+}  // namespace program
+
 inline namespace abi_1 {
 
 namespace {
 
+struct TextHash : std::hash<std::string_view> {
+  using is_transparent = void;
+};
+using NameIndex = std::unordered_map<std::string, int32_t, TextHash, std::equal_to<>>;
+
 // Returns the index of `name` in `names`, appending it when it is new.
-int32_t intern(std::vector<std::string>& names, std::unordered_map<std::string, int32_t>& index, std::string_view name) {
-  const auto [at, added] = index.try_emplace(std::string(name), static_cast<int32_t>(names.size()));
-  if (added) names.emplace_back(name);
-  return at->second;
+int32_t intern(std::vector<std::string>& names, NameIndex& index, std::string_view name) {
+  if (const auto known = index.find(name); known != index.end()) return known->second;
+  const auto id = static_cast<int32_t>(names.size());
+  names.emplace_back(name);
+  index.emplace(name, id);
+  return id;
 }
 
 void check_place(const Program& program, Place place, const std::string& name) {
@@ -31,17 +51,19 @@ struct ProgramBuilder::State {
   std::vector<Action> actions;
   std::vector<std::vector<Edge>> wanted;  // by StageId
   program::Hazards hazards;
-  std::unordered_map<std::string, int32_t> kind_index;
-  std::unordered_map<std::string, int32_t> communicator_index;
+  NameIndex kind_index;
+  NameIndex communicator_index;
+  std::vector<BufferId> all;      // of the stage at hand; kept for their capacity
+  std::vector<StageId> wait_for;  // likewise
 
-  void check_spec(const StageSpec& spec) const {
+  void check_spec(const StageSpec& spec) {
     OOM_CHECK(!spec.kind.empty(), "a stage needs a kind");
     program::lane_index(program, spec.lane);
     OOM_CHECK(spec.collective >= kNone && spec.collective < static_cast<int32_t>(program.collectives.size()), "unknown collective ",
               spec.collective);
     OOM_CHECK(spec.updates_shard >= kNone && spec.updates_shard < static_cast<int32_t>(program.shards.size()), "unknown shard ",
               spec.updates_shard);
-    std::vector<BufferId> all;
+    all.clear();
     for (const auto* list : {&spec.reads, &spec.writes, &spec.updates}) all.insert(all.end(), list->begin(), list->end());
     std::sort(all.begin(), all.end());
     for (size_t i = 0; i < all.size(); ++i) {
@@ -132,7 +154,9 @@ StageId ProgramBuilder::emit(StageSpec spec) {
     stage.updates_shard = spec.updates_shard;
     stage.step_result = spec.step_result;
     stage.cost = spec.cost;
-    std::vector<StageId> wait_for;
+    std::vector<StageId>& wait_for = state_->wait_for;
+    wait_for.clear();
+    stage.accesses.reserve(state_->all.size());
     const auto access = [&](const std::vector<BufferId>& buffers, AccessMode mode) {
       for (BufferId buffer : buffers) {
         stage.accesses.push_back({buffer, state_->hazards.access(program.buffers, id, buffer, mode, wait_for), mode});
@@ -142,8 +166,11 @@ StageId ProgramBuilder::emit(StageSpec spec) {
     access(spec.updates, AccessMode::kUpdate);
     access(spec.writes, AccessMode::kWrite);
     program.stages.push_back(std::move(stage));
-    state_->actions.push_back(std::move(spec.action));
+    state_->actions.push_back(program::WithoutActions::active() ? Action() : std::move(spec.action));
+    std::sort(wait_for.begin(), wait_for.end());
+    wait_for.erase(std::unique(wait_for.begin(), wait_for.end()), wait_for.end());
     auto& wanted = state_->wanted.emplace_back();
+    wanted.reserve(wait_for.size() + spec.after.size());
     for (StageId before : wait_for) wanted.push_back({before, 0});
     for (const Edge& edge : spec.after) state_->want(edge.stage, id, edge.distance);
   } catch (const Error& error) {

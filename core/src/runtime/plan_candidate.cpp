@@ -2,7 +2,9 @@
 
 #include "comm/device_transfer.h"
 #include "plugin/plugin_guard.h"
+#include "program/without_actions.h"
 #include "runtime/fixed_memory.h"
+#include "runtime/plan_judge.h"
 #include "runtime/program_set.h"
 #include "runtime/schedule.h"
 #include "runtime/storage_bank.h"
@@ -61,6 +63,7 @@ void configure_strategies(Session& session, Plan& plan) {
 }
 
 AccountedProgram emit_plan(Session& session, const Plan& plan, bool verified) {
+  const program::WithoutActions judged;
   const auto transfer = comm::DeviceTransfer::for_planning();
   const HostPools pools;
   RunState state;
@@ -75,7 +78,7 @@ AccountedProgram emit_plan(Session& session, const Plan& plan, bool verified) {
 
 PlanningContext planning_context(Session& session, const std::string& experts, const Budgets& budgets) {
   PlanningContext context{.costs = session.costs(experts), .gpu_budget_bytes = budgets.gpu_bytes, .host_budget_bytes = budgets.host_bytes,
-                          .emit = [&session](const Plan& plan) { return emit_plan(session, plan, /*verified=*/false); }};
+                          .emit = [&session](const Plan& plan) { return session.judge().emit(plan); }};
   for (int64_t& bytes : context.gpu_budget_bytes) bytes -= budgets.headroom_bytes;
   return context;
 }

@@ -14,6 +14,12 @@ std::vector<int64_t> peaks_of(const std::vector<PlaceAccount>& places) {
   return peaks;
 }
 
+int64_t floor_of(const PlaceAccount& place) {
+  int64_t bytes = 0;
+  for (const BufferClass which : {BufferClass::kFixed, BufferClass::kState, BufferClass::kWorkingWeight, BufferClass::kGradient, BufferClass::kStaging}) bytes += place.persistent[static_cast<size_t>(which)];
+  return bytes;
+}
+
 }  // namespace
 
 int64_t gpu_spare_bytes(const PlanFigures& figures, const Budgets& budgets) {
@@ -37,6 +43,12 @@ int64_t over_bytes(const PlanFigures& figures, const Budgets& budgets) {
 
 PlanJudge::~PlanJudge() = default;
 
+AccountedProgram PlanJudge::emit(const Plan& plan) {
+  AccountedProgram emitted = emit_plan(session_, plan, /*verified=*/false);
+  emitted_stages_ += static_cast<int64_t>(emitted.program.stages.size());
+  return emitted;
+}
+
 const PlanFigures& PlanJudge::account(const Plan& plan) { return known(plan, /*simulates=*/false); }
 const PlanFigures& PlanJudge::simulate(const Plan& plan) { return known(plan, /*simulates=*/true); }
 
@@ -46,9 +58,9 @@ PlanFigures& PlanJudge::known(const Plan& plan, bool simulates) {
   if (found != known_.end() && (!simulates || found->second.step_seconds)) return found->second;
   PlanFigures& figures = known_[key];
   if (latest_key_ != key) {
-    AccountedProgram emitted = emit_plan(session_, plan, /*verified=*/false);
-    emitted_stages_ += static_cast<int64_t>(emitted.program.stages.size());
+    AccountedProgram emitted = emit(plan);
     figures.gpu_peak_bytes = peaks_of(emitted.account.gpus);
+    for (const PlaceAccount& gpu : emitted.account.gpus) figures.gpu_floor_bytes.push_back(floor_of(gpu));
     figures.host_peak_bytes = peaks_of(emitted.account.nodes);
     latest_ = std::make_unique<Program>(std::move(emitted.program));
     latest_key_ = key;

@@ -15,6 +15,7 @@ namespace oom::runtime {
 struct PlanFigures {
   std::vector<int64_t> gpu_peak_bytes;   ///< by rank
   std::vector<int64_t> host_peak_bytes;  ///< by NUMA node
+  std::vector<int64_t> gpu_floor_bytes;  ///< by rank: what is there all the time whatever is done with activations: state, weights, gradients and their ways
   std::optional<double> step_seconds;    ///< none: not simulated
 };
 
@@ -34,7 +35,9 @@ class PlanJudge {
   const PlanFigures& account(const Plan& plan);
   /// The same with the time of its steps.
   const PlanFigures& simulate(const Plan& plan);
-  /// Stages of all programs so far: the work that judging was.
+  /// Emits a plan for others to read.
+  AccountedProgram emit(const Plan& plan);
+  /// Stages of all programs so far: the work that planning was.
   int64_t emitted_stages() const { return emitted_stages_; }
 
  private:

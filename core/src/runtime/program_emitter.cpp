@@ -1,6 +1,7 @@
 #include "runtime/program_emitter.h"
 
 #include "plugin/plugin_guard.h"
+#include "program/without_actions.h"
 
 #include <ATen/ops/empty.h>
 
@@ -206,6 +207,7 @@ void ProgramEmitter::emit_load(const std::string& kind, int layer, const RankBuf
 
 BuiltProgram ProgramEmitter::finish() {
   BuiltProgram built = std::move(builder_).build();
+  if (program::WithoutActions::active()) return built;
   const Program& program = built.program;
   buffers_ = program.buffers;
   std::vector<StageId> last(program.buffers.size(), kNone);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "oom/program.h"
+#include "program/without_actions.h"
 
 namespace oom {
 namespace {
@@ -33,6 +34,21 @@ TEST(ProgramBuilder, ReadWaitsForTheWriterOnAnotherLane) {
   EXPECT_THAT(program.stages[in].after, ElementsAre(Edge{use, 1})) << "the next step's copy waits for the reader";
   EXPECT_EQ(program.stages[use].accesses[0].version, 1);
   EXPECT_EQ(program.buffers[window].versions, 1);
+}
+
+TEST(ProgramBuilder, ActionsOfWhatIsOnlyJudgedAreLeftOut) {
+  const auto build = [] {
+    ProgramBuilder builder({0}, 1);
+    builder.emit({.kind = "use", .lane = {Lane::kCompute, 0}, .action = [](StageContext&) {}});
+    return std::move(builder).build();
+  };
+  {
+    const program::WithoutActions judged;
+    const BuiltProgram built = build();
+    EXPECT_EQ(built.program.stages.size(), 1u);
+    EXPECT_FALSE(built.actions[0]);
+  }
+  EXPECT_TRUE(build().actions[0]);
 }
 
 TEST(ProgramBuilder, WindowReuseWaitsForTheReaderAndLaneOrderIsFree) {
