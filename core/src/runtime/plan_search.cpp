@@ -24,7 +24,7 @@ constexpr double kNear = 1.02;                   // of the best time: a policy f
 constexpr double kNearChunk = 1.1;               // likewise a chunk, before its waiting updates are chosen
 constexpr int kWorse = 2;                        // chunks in a row that gain nothing
 constexpr int kEnough = 3;                       // policies that fit where the plan as configured does not
-constexpr int64_t kWorkStages = 1'000'000;       // emitted in all before only what must be tried is: some seconds
+constexpr int64_t kWorkStages = 1'500'000;       // emitted in all before only what must be tried is: some seconds
 constexpr int kSwaps = 24;                       // of resident layers
 
 using Settings = std::map<std::string, std::string>;
@@ -370,9 +370,30 @@ class Search {
   }
 
   // ---- when the plan as configured does not fit
+  /// True when the GPUs do not even hold what no slices and no policy make smaller: neither beside the plan as configured nor beside the smallest.
+  bool is_hopeless() {
+    Plan plan = with_chunk(configured_, chunks_.size() - 1);
+    if (open_layers_) plan = with_layers(plan, {});
+    const auto exceeds = [&] {
+      const std::vector<int64_t>& floor = judge_.account(plan).gpu_floor_bytes;
+      for (size_t rank = 0; rank < budgets_.gpu_bytes.size(); ++rank) {
+        if (floor[rank] > budgets_.gpu_bytes[rank] - budgets_.headroom_bytes) return true;
+      }
+      return false;
+    };
+    if (!exceeds()) return false;
+    if (configured_.settings.count(configured_.activations)) {
+      plan.settings[plan.activations] = policies().back();
+      if (!exceeds()) return false;
+    }
+    (void)judge(plan);
+    return true;
+  }
+
   void relieve() {
     const size_t ordinary = chunks_.size();
     add_chunks(/*last_resort=*/true);
+    if (is_hopeless()) return;
     for (size_t chunk = 1; chunk < chunks_.size(); ++chunk) {
       if (!place(with_chunk(configured_, chunk))) continue;
       chunks_.resize(std::max(ordinary, chunk + 1));  // nothing smaller is needed

@@ -12,6 +12,7 @@ struct Measured {
   StepCosts costs;
   /// What the budgets leave to a plan with as many buffers as were measured, for the fields of SearchSpace: bytes of Price. Below 0: nothing fits.
   int64_t gpu_bytes = 0, host_bytes = 0, shared_bytes = 0;
+  friend bool operator==(const Measured&, const Measured&) = default;
 };
 
 /// Measures `plan` under the sizes and buffers of `partition`, for `choices` of each layer. Emits one program, or a few where there are too few layers of a kind

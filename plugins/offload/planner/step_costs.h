@@ -21,12 +21,14 @@ namespace oom::offload {
 struct Work {
   double seconds = 0;
   int64_t bytes = 0;  ///< most that lives at once on the GPU, without persistent memory, what is carried, and regenerated inputs
+  friend bool operator==(const Work&, const Work&) = default;
 };
 
 struct LayerCosts {
   /// By whether the layer's attention results are kept. `traverse`: forward again, on the way to a regenerated input.
   struct Passes {
     Work forward, backward, traverse;
+    friend bool operator==(const Passes&, const Passes&) = default;
   };
   std::array<Passes, 2> passes;
   double weights_seconds = 0;     ///< delivery of the layer's parameters
@@ -35,6 +37,7 @@ struct LayerCosts {
   double result_in_seconds = 0;
   int64_t result_bytes = 0;       ///< 0: none to keep
   int64_t carried_bytes = 0;      ///< on the GPU while this layer runs for layers up to it, from forward to backward: routing, what is retained
+  friend bool operator==(const LayerCosts&, const LayerCosts&) = default;
 };
 
 struct StepCosts {
@@ -48,6 +51,7 @@ struct StepCosts {
   int64_t largest_result_bytes() const;
   /// Of the fastest plan when bytes are no object: every input on the GPU or hidden behind work, every result kept where that is faster.
   double least_seconds() const;
+  friend bool operator==(const StepCosts&, const StepCosts&) = default;
 };
 
 /// What choices take: a plan without stored inputs and kept results takes the rest.

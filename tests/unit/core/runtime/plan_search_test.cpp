@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <ctime>
+
+#include "base/file.h"
 #include "planner_fixture.h"
 #include "plan/calibration_file.h"
 #include "runtime/base_plan.h"
@@ -140,24 +144,27 @@ TEST_F(PlanSearch, EqualsExhaustiveSearch) {
 }
 
 TEST_F(PlanSearch, LargerBudgetsAreNeverSlower) {
-  const Bounds bounds = gpu_bounds();
-  for (const auto& [name, costs] : machines()) {
-    use(costs);
-    Session session((folder_ / "run.toml").string(), gpus());
-    Plan base = base_plan(session, read_machine(session.device(), session.ranks()), Purpose::kPlanOnly);
-    base.experts = "ep";
-    configure_strategies(session, base);
-    const int64_t most_host = session.judge().account(base).host_peak_bytes[0] + (int64_t{4} << 20);
-    const auto seconds = [&](int gpu, int host) {
-      const int64_t gpu_bytes = bounds.least + (bounds.most - bounds.least) * gpu / 8, host_bytes = most_host - (int64_t{1} << 20) * (4 - host);
-      const Trial best = search_plan(session, base, {.gpu_bytes = {gpu_bytes, gpu_bytes}, .headroom_bytes = 0, .host_bytes = {host_bytes}}).best;
-      return best.fits ? *best.figures.step_seconds : std::numeric_limits<double>::infinity();
-    };
-    for (int host = 0; host <= 4; ++host) {
-      for (int gpu = 0; gpu <= 8; ++gpu) {
-        const double own = seconds(gpu, host);
-        EXPECT_LE(own, seconds(std::max(0, gpu - 1), host) * (1 + kTie)) << name << ", gpu " << gpu << ", host " << host;
-        EXPECT_LE(own, seconds(gpu, std::max(0, host - 1)) * (1 + kTie)) << name << ", gpu " << gpu << ", host " << host;
+  for (const char* experts : {"ep", "local"}) {
+    const Bounds bounds = gpu_bounds({cat("engine.experts=", experts)});
+    for (const auto& [name, costs] : machines()) {
+      use(costs);
+      Session session((folder_ / "run.toml").string(), gpus({cat("engine.experts=", experts)}));
+      Plan base = base_plan(session, read_machine(session.device(), session.ranks()), Purpose::kPlanOnly);
+      base.experts = experts;
+      configure_strategies(session, base);
+      const int64_t most_host = session.judge().account(base).host_peak_bytes[0] + (int64_t{4} << 20);
+      const auto seconds = [&](int gpu, int host) {
+        const int64_t gpu_bytes = bounds.least + (bounds.most - bounds.least) * gpu / 8, host_bytes = most_host - (int64_t{1} << 20) * (4 - host);
+        const Trial best = search_plan(session, base, {.gpu_bytes = {gpu_bytes, gpu_bytes}, .headroom_bytes = 0, .host_bytes = {host_bytes}}).best;
+        return best.fits ? *best.figures.step_seconds : std::numeric_limits<double>::infinity();
+      };
+      std::array<std::array<double, 9>, 5> found{};
+      for (int host = 0; host <= 4; ++host) {
+        for (int gpu = 0; gpu <= 8; ++gpu) {
+          found[host][gpu] = seconds(gpu, host);
+          EXPECT_LE(found[host][gpu], found[host][std::max(0, gpu - 1)] * (1 + kTie)) << experts << ", " << name << ", gpu " << gpu << ", host " << host;
+          EXPECT_LE(found[host][gpu], found[std::max(0, host - 1)][gpu] * (1 + kTie)) << experts << ", " << name << ", gpu " << gpu << ", host " << host;
+        }
       }
     }
   }
@@ -205,6 +212,25 @@ TEST_F(PlanSearch, RetainsWhatPays) {
   EXPECT_LE(gpu_peak(tight), gpu_peak(replayed));
 }
 
+// A retained layer saves the compute lane its replay: all of it where nothing waits for the host, nothing where the step waits for layers to stream.
+TEST_F(PlanSearch, ARetainedLayerIsWorthItsReplayWhereNothingStreams) {
+  use(machines().at("pcie"));
+  const auto step = [&](const char* resident, const char* retain) {
+    return fitting(gpus({cat("state.resident=", resident), cat("ep.retain=", retain), "state.resident_ordinary=all", "ep.retain_attention=none", "train.updates=overlapped"}));
+  };
+  const auto worth = [&](const char* resident) { return step(resident, "none").simulation.step_seconds - step(resident, "[1]").simulation.step_seconds; };
+  const PlannedRun replayed = step("all", "none");
+  double replay = 0;
+  for (size_t id = 0; id < replayed.program.stages.size(); ++id) {
+    const Stage& stage = replayed.program.stages[id];
+    if (stage.layer == 1 && stage.lane == LaneId{Lane::kCompute, 0}) replay += replayed.simulation.stages[id].seconds();
+  }
+  const double all = worth("all"), none = worth("none");
+  EXPECT_GT(all, 0);
+  EXPECT_LT(all, replay);
+  EXPECT_LT(none, 0.5 * all);
+}
+
 // Enough tokens for chunks: where the whole does not fit, the largest that does; below 32768 tokens only where nothing larger fits.
 TEST_F(PlanSearch, RoutingChunksFollowTheBudget) {
   const std::vector<std::string> workload{"data.sequence_length=131072", "train.global_batch=2", "state.resident=none", "state.resident_ordinary=none", "ep.retain=none", "ep.retain_attention=none"};
@@ -245,6 +271,27 @@ TEST_F(PlanSearch, SaysWhatLostAndWhatMoreMemoryWouldBuy) {
   EXPECT_LT(gains[0].step_seconds, answer.run->simulation.step_seconds);
   EXPECT_THAT(gains[0].difference, HasSubstr("state.resident"));
   EXPECT_THAT(explain(session, *answer.run), HasSubstr("one more GiB of each GPU"));
+}
+
+// Qwen3-30B-A3B at its full depth, on two GPUs, where it fits and where it does not: a few seconds, of which ten of the processor's are the most.
+TEST_F(PlanSearch, FullDepthTakesSeconds) {
+  oom::testing::write_file(folder_ / "model/config.json", R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
+"num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+"num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": true, "tie_word_embeddings": false})");
+  std::string text = base::read_text_file(folder_ / "run.toml", 1 << 20);
+  text.erase(text.find("[offload]"), std::string(kWhole).size());
+  oom::testing::write_file(folder_ / "run.toml", text);
+  for (const char* experts : {"ep", "local"}) {
+    for (const int gib : {80, 12, 4}) {
+      const std::clock_t begin = std::clock();
+      const PlanAnswer answer = plan({"engine.device=cuda", cat("engine.experts=", experts), "data.sequence_length=4096", "train.global_batch=16", cat("budget.gpu=\"", gib, "GiB\""),
+                                      "budget.host=\"480GiB\""});
+      EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 10) << experts << " under " << gib << " GiB";
+      if (gib == 80 || gib == 4) {
+        EXPECT_EQ(answer.run.has_value(), gib == 80) << experts << " under " << gib << " GiB";
+      }
+    }
+  }
 }
 
 // A choice that another strategy would make otherwise is told by its own keys.
