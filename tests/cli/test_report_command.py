@@ -121,6 +121,10 @@ def test_measured_stands_beside_predicted(engine, run):
     kinds = {kind["kind"]: kind["seconds"] for kind in trace["steps"][1]["kinds"] if kind["lane"] == "compute"}
     for kind in ("mixer_forward", "experts_backward"):
         assert kinds[kind] == pytest.approx(of_kind(kind))
+    # Every kind of stage on every lane, both ways.
+    names = lambda entries: {(entry["lane"], entry["kind"]) for entry in entries}
+    predicted = names(report(engine, "run").data["run"]["predicted"]["kinds"])
+    assert len(predicted) > 20 and all(names(step["kinds"]) == predicted for step in trace["steps"])
 
 
 def test_trace_is_one_that_viewers_open(run):
