@@ -13,7 +13,13 @@ std::string slice(int64_t tokens, int64_t slices) {
   return cat(std::max(kLeast, (tokens / slices + kLeast - 1) / kLeast * kLeast));
 }
 
-std::vector<Changes> ladder(int64_t tokens) {
+// Whole sequences that fill a GPU: what attention needs beside its inputs is theirs alone.
+std::string batch(int64_t length) {
+  constexpr int64_t kFull = 32768;
+  return cat((kFull + length - 1) / length * length);
+}
+
+std::vector<Changes> ladder(int64_t tokens, int64_t length) {
   const auto with = [](Changes changes, const Changes& more) {
     changes.insert(changes.end(), more.begin(), more.end());
     return changes;
@@ -22,7 +28,10 @@ std::vector<Changes> ladder(int64_t tokens) {
   const Changes grouped = with(slices, {{"attention_head_group", "4"}, {"sub_batch", "1"}});
   const Changes smallest{{"moe_chunk", slice(tokens, 64)}, {"gdn_chunk", slice(tokens, 32)}, {"attention_head_group", "1"}, {"sub_batch", "1"}, {"buffers", "2"}};
   const Changes keep{{"keep_attention", "\"all\""}};
-  return {{{"keep_boundaries", "\"1+1\""}},
+  const Changes batches{{"attention_batch", batch(length)}};
+  return {batches,
+          with(batches, keep),
+          {{"keep_boundaries", "\"1+1\""}},
           {{"keep_boundaries", "\"3+1\""}},
           slices,
           with(slices, {{"sub_batch", "1"}}),
@@ -42,7 +51,7 @@ std::vector<Changes> ladder(int64_t tokens) {
 std::vector<std::map<std::string, std::string>> alternatives(const SettingsTable& given, const ModelDescription& model, const Plan& plan) {
   const std::map<std::string, std::string>& resolved = plan.settings.at("offload");
   std::vector<std::map<std::string, std::string>> tables;
-  for (const Changes& changes : ladder(plan.tokens_per_rank())) {
+  for (const Changes& changes : ladder(plan.tokens_per_rank(), plan.workload.sequence_length)) {
     Plan changed = plan;
     for (const auto& [key, value] : changes) {
       // What is left alone is resolved anew, because it depends on what changes.
