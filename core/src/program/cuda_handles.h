@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "oom/error.h"
+#include "oom/stage.h"
 
 namespace oom::program {
 
