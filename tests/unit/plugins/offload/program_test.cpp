@@ -46,7 +46,7 @@ TEST_F(OffloadProgram, AttendsOnceForEachGroupWhereResultsAreKept) {
 }
 
 TEST_F(OffloadProgram, AttendsTwiceWithoutKeep) {
-  const PlannedRun run = plan("qwen3_moe", {"offload.attention_head_group=2"});
+  const PlannedRun run = plan("qwen3_moe", {"offload.attention_head_group=2", "offload.keep_attention=none"});
   EXPECT_EQ(count(run.program, "attend", 4), 4);
   EXPECT_EQ(count(run.program, "attend_replay", 4), 4);
 }
