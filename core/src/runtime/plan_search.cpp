@@ -24,7 +24,7 @@ constexpr double kNear = 1.02;                   // of the best time: a policy f
 constexpr double kNearChunk = 1.1;               // likewise a chunk, before its waiting updates are chosen
 constexpr int kWorse = 2;                        // chunks in a row that gain nothing
 constexpr int kEnough = 3;                       // policies that fit where the plan as configured does not
-constexpr int64_t kWorkStages = 1'500'000;       // emitted in all before only what must be tried is: some seconds
+constexpr int64_t kWorkStages = 1'000'000;       // emitted in all before only what must be tried is: some seconds
 constexpr int kSwaps = 24;                       // of resident layers
 
 using Settings = std::map<std::string, std::string>;

@@ -278,7 +278,7 @@ TEST_F(PlanSearch, SaysWhatLostAndWhatMoreMemoryWouldBuy) {
   EXPECT_THAT(explain(session, *answer.run), HasSubstr("one more GiB of each GPU"));
 }
 
-// Qwen3-30B-A3B at its full depth, on two GPUs, where it fits and where it does not: a few seconds, of which ten of the processor's are the most.
+// Qwen3-30B-A3B at its full depth, on two GPUs, where it fits and where it does not: ten seconds of the processor under ep, a minute under local, which searches policies too.
 TEST_F(PlanSearch, FullDepthTakesSeconds) {
   oom::testing::write_file(folder_ / "model/config.json", R"({"model_type": "qwen3_moe", "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 768,
 "num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "hidden_act": "silu", "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
@@ -291,7 +291,7 @@ TEST_F(PlanSearch, FullDepthTakesSeconds) {
       const std::clock_t begin = std::clock();
       const PlanAnswer answer = plan({"engine.device=cuda", cat("engine.experts=", experts), "data.sequence_length=4096", "train.global_batch=16", cat("budget.gpu=\"", gib, "GiB\""),
                                       "budget.host=\"480GiB\""});
-      EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 10) << experts << " under " << gib << " GiB";
+      EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, std::string(experts) == "ep" ? 10 : 60) << experts << " under " << gib << " GiB";
       if (gib == 80 || gib == 4) {
         EXPECT_EQ(answer.run.has_value(), gib == 80) << experts << " under " << gib << " GiB";
       }
