@@ -55,7 +55,22 @@ def test_runs_shapes_and_the_plan_of_the_whole_model(engine, workspace):
     config = workspace.config(data={"sequence_length": 128}, train={"global_batch": 4}, engine={"experts": "ep"}, ep={"routing_chunk": "auto"})
     log = engine.run("calibrate", config).err
     assert log.count("calibrate: ep, 3 layers, 4 x 128 tokens") == 2  # as configured, and as the whole model's plan
-    assert "2 x 128 tokens" in log and "4 x 64 tokens" in log and "without" not in log
+    assert "2 x 128 tokens" in log and "4 x 64 tokens" in log and "was not run" not in log
+
+
+def test_runs_that_do_not_fit_are_told(engine, workspace):
+    """The first one too, when others follow: what was measured is then less than was asked for."""
+    config = workspace.config(data={"sequence_length": 512}, train={"global_batch": 32}, engine={"experts": "local"})
+    needed = sum(node["peak_bytes"] for node in engine.run("plan", config, "--json").json["host"])
+    refused, fits = 0, needed
+    while fits - refused > needed // 64:
+        middle = (refused + fits) // 2
+        if engine.run("plan", config, "--json", "--set", f"budget.host={middle}", code=None).code == 0:
+            fits = middle
+        else:
+            refused = middle
+    log = engine.run("calibrate", config, "--set", f"budget.host={refused}").err
+    assert "calibrate: local was not run with its batch and sequence length: " in log and "calibrate: local, 3 layers, 16 x 512 tokens" in log
 
 
 def test_prediction_is_near_the_measured_step(engine, workspace, calibrated):

@@ -147,17 +147,19 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
   const ElementType compute = compute_of(session.config());
   for (const std::string& experts : session.expert_candidates()) {
     StrategyRuns runs(config_path, overrides, experts, unit, known.rates);
+    std::vector<std::string> missing;
     for (const std::vector<std::string>& shape : shapes_of(session.config(), session.ranks())) {
-      if (!runs.run(shape) && !runs.empty()) log_warn("calibrate: ", experts, " without ", base::join(shape, ", "), ": ", runs.fault());
+      if (!runs.run(shape)) missing.push_back(cat(shape.empty() ? "its batch and sequence length" : base::join(shape, ", "), ": ", runs.fault()));
     }
     if (runs.empty()) {
       if (session.expert_candidates().size() == 1) throw BudgetError(runs.fault());
       log_warn("calibrate: ", experts, " was left out: ", runs.fault());
       continue;
     }
+    for (const std::string& each : missing) log_warn("calibrate: ", experts, " was not run with ", each);
     known.put(runs.profile(model, compute));
     if (const auto chosen = runs.chosen_by(known)) {
-      if (!runs.run(*chosen)) log_warn("calibrate: ", experts, " without the whole model's plan on ", unit, " layers: ", runs.fault());
+      if (!runs.run(*chosen)) log_warn("calibrate: ", experts, " was not run with the whole model's plan on ", unit, " layers: ", runs.fault());
       known.put(runs.profile(model, compute));
     }
   }
