@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "oom/error.h"
 #include "oom/stage.h"
 
 namespace oom::runtime {
@@ -33,7 +34,7 @@ class StoragePlan {
     return static_cast<int>(requests_.size()) - 1;
   }
   void place(int request, BufferId buffer, int64_t offset_bytes) { requests_.at(request).members.push_back({buffer, offset_bytes}); }
-  /// Places `buffer` where `other` lies.
+  /// Places `buffer` where `other` lies, which must have been placed.
   void place_at(BufferId other, BufferId buffer) {
     for (StorageRequest& request : requests_) {
       const auto found = std::find_if(request.members.begin(), request.members.end(), [&](const StorageRequest::Member& member) { return member.buffer == other; });
@@ -41,6 +42,7 @@ class StoragePlan {
       request.members.push_back({buffer, found->offset_bytes});
       return;
     }
+    OOM_CHECK(false, "buffer ", other, ", beside which ", buffer, " is to lie, has no place");
   }
   const std::vector<StorageRequest>& requests() const { return requests_; }
 
