@@ -9,6 +9,11 @@
 
 namespace oom::offload {
 
+/// At most: GPU buffers of attention results on their way, beside so many of layer inputs.
+constexpr int64_t result_buffers(int64_t buffers) { return std::max<int64_t>(buffers - 1, 1); }
+/// Regenerated inputs take the place of what they are made from.
+constexpr bool regenerates_in_ring(int64_t buffers, int64_t regenerate_cap) { return buffers == 1 && regenerate_cap == 1; }
+
 /// True for mixers that have attention results to keep.
 bool attends(const LayerSpec& layer);
 
@@ -43,9 +48,8 @@ struct Policy {
   int64_t buffers = 3;          ///< GPU buffers of layer inputs on their way; one: each layer's result takes the place of its input
 
   bool regenerates() const;
-  int64_t result_buffers() const { return std::max<int64_t>(buffers - 1, 1); }  ///< at most: GPU buffers of attention results on their way
-  /// Regenerated inputs take the place of what they are made from.
-  bool regenerates_in_ring() const { return buffers == 1 && regenerate_cap == 1; }
+  int64_t result_buffers() const { return offload::result_buffers(buffers); }
+  bool regenerates_in_ring() const { return offload::regenerates_in_ring(buffers, regenerate_cap); }
 };
 
 /// Resolves a table of settings for a workload, and the retained layers of `plan`. Throws ConfigError with every value that cannot be used, a line each.

@@ -108,7 +108,7 @@ class Search {
     if (boundary == Boundary::kGpu) label.gpu_bytes += costs_.input_bytes;
     if (keeps) {
       label.host_bytes += its.result_bytes;
-      if (label.kept < std::max<int64_t>(space_.buffers - 1, 1)) {
+      if (label.kept < result_buffers(space_.buffers)) {
         ++label.kept;
         label.gpu_bytes += largest_result_;
       }
@@ -121,7 +121,7 @@ class Search {
       const LayerCosts::Passes& passed = costs_.layers[layer - 1].passes[below->keeps];
       const double traversal = std::max(passed.traverse.seconds, its.weights_seconds + results);
       add_traversals(label, traversal);
-      const bool in_ring = space_.buffers == 1 && space_.regenerate_cap == 1;
+      const bool in_ring = regenerates_in_ring(space_.buffers, space_.regenerate_cap);
       const int64_t inputs = in_ring ? 0 : std::min<int64_t>(label.run, std::max<int64_t>(space_.regenerate_cap, 2));
       label.open_bytes = std::max(label.open_bytes, passed.traverse.bytes + inputs * costs_.input_bytes);
       label.live_bytes = std::max(label.live_bytes, label.open_bytes + its.carried_bytes);
