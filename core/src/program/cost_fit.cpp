@@ -13,7 +13,7 @@ namespace {
 constexpr int kTerms = 7;
 using Terms = std::array<double, kTerms>;
 constexpr double kNoise = 0.02;  // of measured seconds
-constexpr double kWorth = 0.5;   // of the errors: what a further term must bring them below
+constexpr double kWorth = 0.5;   // of the squares of errors: what a further term must bring them below
 
 Terms features_of(const CostObservation& at) { return {at.arithmetic, at.traffic, at.tokens, at.tokens * at.sequence_length, at.bytes, at.parameters, 1}; }
 KindCost cost_of(const Terms& terms) {

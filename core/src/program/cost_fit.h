@@ -18,7 +18,7 @@ struct CostObservation {
 };
 
 /// Returns a KindCost without negative terms, of as few terms as bring the root mean square of relative errors below 2 %, or else of as many as each halve
-/// it. All subsets of its terms are tried: among as many terms the errors are least, among equally good ones what grows with the stage's work goes before what does
+/// their squares. All subsets of its terms are tried: among as many terms the errors are least, among equally good ones what grows with the stage's work goes before what does
 /// not, so that one observation alone is a rate. Needs at least one observation of more than 0 seconds; returns zeros otherwise.
 KindCost fit_kind_cost(std::span<const CostObservation> observations);
 

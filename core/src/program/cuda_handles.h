@@ -54,10 +54,10 @@ class CudaEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-/// A stream of the current device that does not wait for the default stream.
 /// Exchanges and copies hold others up: their kernels go before those of the compute lane.
 inline int stream_priority(Lane lane, int lowest, int highest) { return lane == Lane::kCompute ? lowest : highest; }
 
+/// A stream of the current device that does not wait for the default stream.
 class CudaStream {
  public:
   explicit CudaStream(int priority) { OOM_CHECK_CUDA(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority)); }
