@@ -144,6 +144,7 @@ Engine read_engine(const SettingsTable& table) {
           .calibration = find_path(table, "calibration"),
           .plugin_path = std::move(plugin_path),
           .allow_plan_mismatch = table.get_bool("allow_plan_mismatch"),
+          .deterministic = table.get_bool("deterministic"),
           .watchdog_seconds = table.get_number("watchdog_seconds")};
 }
 

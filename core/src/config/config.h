@@ -77,6 +77,7 @@ struct Engine {
   std::optional<std::string> calibration;  ///< a calibration file
   std::vector<std::string> plugin_path;
   bool allow_plan_mismatch = false;
+  bool deterministic = false;  ///< on GPUs attention's backward repeats bit for bit
   double watchdog_seconds = 600;  ///< 0: off
 };
 

@@ -108,6 +108,8 @@ SettingsSchema engine_schema() {
      .doc = "Folders searched for plugins, before the engine's own."},
     {.key = "allow_plan_mismatch", .forms = kBoolForm, .fallback = false,
      .doc = "Executes a plan made for another model, workload or machine instead of refusing it."},
+    {.key = "deterministic", .forms = kBoolForm, .fallback = false,
+     .doc = "On GPUs, gives attention a slower backward that repeats bit for bit, so that the same plan on the same GPUs gives the same losses and weights (docs/numerics.md)."},
     {.key = "watchdog_seconds", .forms = kNumberForm, .unit = "seconds", .range = between(0, 1e9), .fallback = 600.0,
      .doc = "Time without progress after which the run ends and names the stage that did not finish; 0 is off."},
   }};

@@ -135,7 +135,8 @@ class AttentionMixer final : public Mixer {
     const double gemm = 2 * static_cast<double>(batch * own) * hidden * (2 * query + gate + (settings_.value < 0 ? 1 : 2) * key);
     const double attention = 4 * tokens * span * query;
     const ops::AttentionProblem problem{.device = c10::DeviceType::CUDA, .dtype = element_bytes == 4 ? at::kFloat : at::kBFloat16, .batch = batch, .tokens = reached,
-                                        .query_heads = settings_.query_heads, .kv_heads = settings_.kv_heads, .head_dim = settings_.head_dim, .window_tokens = settings_.window_tokens};
+                                        .query_heads = settings_.query_heads, .kv_heads = settings_.kv_heads, .head_dim = settings_.head_dim, .window_tokens = settings_.window_tokens,
+                                        .deterministic = ops::deterministic_attention()};
     const double rows = tokens * element;
     // What the norms of heads read is saved beside what they return.
     const double raw = (settings_.query_norm.present() ? query : 0) + (settings_.key_norm.present() ? key : 0) + (settings_.value_norm.present() && settings_.value >= 0 ? key : 0);
@@ -144,14 +145,14 @@ class AttentionMixer final : public Mixer {
     cost.kept_bytes = static_cast<int64_t>(rows * query + tokens * 4 * static_cast<double>(settings_.query_heads));
     if (pass == Pass::kBackward) {
       cost.gemm_flops = 2 * gemm;
-      cost.attention_flops = 2.5 * attention * attention_passes(settings_.head_dim, true);
+      cost.attention_flops = 2.5 * attention * attention_passes(problem, true);
       cost.device_bytes = rows * (8 * hidden + 14 * query + 8 * gate + 14 * key);
       cost.workspace_bytes = static_cast<int64_t>(rows * (2 * query + 3 * gate + 2 * key)) + ops::attention_workspace_bytes(problem, true);
       // The gradient of O behind its context, and sums with what is handed back.
       if (slice.axis == Axis::kSequence) cost.workspace_bytes += static_cast<int64_t>(rows * query + tokens * 8 * key);
     } else {
       cost.gemm_flops = gemm;
-      cost.attention_flops = pass == Pass::kReplayKept ? 0 : attention * attention_passes(settings_.head_dim, false);
+      cost.attention_flops = pass == Pass::kReplayKept ? 0 : attention * attention_passes(problem, false);
       cost.device_bytes = rows * (5 * hidden + 8 * query + 3 * gate + 10 * key);
       cost.workspace_bytes = static_cast<int64_t>(pass == Pass::kForward ? rows * (hidden + 3 * query + 2 * gate + 3 * key) : rows * (hidden + gate)) + ops::attention_workspace_bytes(problem, false);
     }

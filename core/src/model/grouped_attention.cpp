@@ -277,12 +277,12 @@ SublayerCost GroupedAttention::cost(Pass pass, int64_t batch, int64_t length, in
   const double span = settings_.window_tokens > 0 ? std::min<double>(static_cast<double>(settings_.window_tokens), static_cast<double>(length) / 2) : static_cast<double>(length) / 2;
   const double attention = 4 * tokens * span * query;
   const ops::AttentionProblem problem{.device = c10::DeviceType::CUDA, .dtype = element_bytes == 4 ? at::kFloat : at::kBFloat16, .batch = batch, .tokens = length, .query_heads = heads.count,
-                                      .kv_heads = heads.key_count, .head_dim = settings_.head_dim, .window_tokens = settings_.window_tokens};
+                                      .kv_heads = heads.key_count, .head_dim = settings_.head_dim, .window_tokens = settings_.window_tokens, .deterministic = ops::deterministic_attention()};
   const double projections = 2 * tokens * hidden * (query + (settings_.value < 0 ? 1 : 2) * key);
   const double chunk = std::min(tokens, static_cast<double>(row_chunk_)) * element, table = rows * 2 * static_cast<double>(frequencies_.inverse.numel());
   if (pass == Pass::kAttend) {
     cost.gemm_flops = projections;
-    cost.attention_flops = attention * attention_passes(settings_.head_dim, false);
+    cost.attention_flops = attention * attention_passes(problem, false);
     cost.device_bytes = rows * (4 * hidden + 7 * query + 8 * key);
     // Queries, keys and values, and Wq's rows of queries that lie between those of gates; beside them a chunk's normed rows and products, then O and what attending takes.
     const double gathered = settings_.output_gate ? element * hidden * query : 0, attending = rows * query + static_cast<double>(ops::attention_workspace_bytes(problem, false));
@@ -291,7 +291,7 @@ SublayerCost GroupedAttention::cost(Pass pass, int64_t batch, int64_t length, in
   }
   const double gate = settings_.output_gate ? query : 0;
   cost.gemm_flops = 3 * (projections + 2 * tokens * hidden * gate) + 4 * tokens * hidden * query;
-  cost.attention_flops = 2.5 * attention * attention_passes(settings_.head_dim, true);
+  cost.attention_flops = 2.5 * attention * attention_passes(problem, true);
   const bool shared = settings_.value < 0, one_chunk = batch * length <= row_chunk_;
   cost.device_bytes = rows * ((one_chunk ? 10 : 12) * hidden + 16 * query + 12 * gate + 20 * key) + 24 * tokens * hidden;
   // What the projections gave and, where a norm follows, the heads; the gradient of O. Beside them O made contiguous, gradients of the heads and what attending

@@ -7,8 +7,12 @@
 namespace oom {
 inline namespace abi_1 {
 
-/// Heads above 256 have no kernel of their own: scores go through memory. So many times a kernel's time was measured on H200 (one sequence of 256K tokens, D = 512).
-constexpr double attention_passes(int64_t head_dim, bool backward) { return head_dim <= 256 ? 1 : backward ? 1.4 : 2; }
+/// Where attention is made of matrix products, scores go through memory: so many times a kernel's time. Measured on H200 for D = 512 (one sequence of 256K tokens):
+/// 2 and 1.4. Of the backward's the products are 0.6 and the rest is bytes a score, whatever D; smaller heads are estimated.
+inline double attention_passes(const ops::AttentionProblem& problem, bool backward) {
+  if (choose_attention_backend(problem, backward) != ops::AttentionBackend::kTiled) return 1;
+  return backward ? 0.6 + 410.0 / static_cast<double>(problem.head_dim) : 2;
+}
 
 class GroupedAttention final : public AttentionParts {
  public:

@@ -34,7 +34,7 @@ void require_operands(const AttentionOperands& operands) {
             ", attention on ", q.device().str());
 }
 
-AttentionBackend backend_for(const AttentionOperands& operands) {
+AttentionBackend backend_for(const AttentionOperands& operands, bool backward) {
   const AttentionOptions& options = operands.options;
   if (options.backend) return *options.backend;
   const AttentionProblem problem{.device = operands.q.device().type(),
@@ -47,12 +47,13 @@ AttentionBackend backend_for(const AttentionOperands& operands) {
                                  .head_dim = operands.head_dim(),
                                  .window_tokens = options.window_tokens,
                                  .causal = options.causal,
-                                 .documents = !options.documents.starts.empty()};
-  const AttentionBackend backend = choose_attention_backend(problem);
-  static std::atomic<unsigned> told{0};
+                                 .documents = !options.documents.starts.empty(),
+                                 .deterministic = deterministic_attention()};
+  const AttentionBackend backend = choose_attention_backend(problem, backward);
+  static std::atomic<unsigned> told[2]{};
   const unsigned bit = 1u << static_cast<unsigned>(backend);
-  if (!(told.fetch_or(bit) & bit))
-    log_info("attention: ", name_of(backend), " for ", c10::toString(problem.dtype), ", head dimension ", problem.head_dim, ", window ",
+  if (!(told[backward].fetch_or(bit) & bit))
+    log_info("attention: ", name_of(backend), backward ? " in the backward for " : " for ", c10::toString(problem.dtype), ", head dimension ", problem.head_dim, ", window ",
              problem.window_tokens, problem.documents ? ", packed documents" : "");
   return backend;
 }
@@ -74,7 +75,7 @@ AttentionForward attention_forward(const at::Tensor& q, const at::Tensor& k, con
   const AttentionOperands operands{q, k, v, options};
   require_operands(operands);
   if (q.numel() == 0) return {at::empty(q.sizes(), q.options()), at::zeros({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat))};
-  switch (backend_for(operands)) {
+  switch (backend_for(operands, /*backward=*/false)) {
     case AttentionBackend::kCpuFlash: return attention_forward_cpu_flash(operands);
     case AttentionBackend::kCpuBlocked: return attention_forward_blocked(operands);
     case AttentionBackend::kCudnn: return attention_forward_cudnn(operands);
@@ -96,7 +97,7 @@ AttentionBackward attention_backward(const at::Tensor& dout, const at::Tensor& q
   if (q.numel() == 0) return {at::empty(q.sizes(), q.options()), at::empty(k.sizes(), k.options()), at::empty(v.sizes(), v.options())};
   const at::Tensor dout_c = dout.contiguous(), out_c = out.contiguous(), lse_c = lse.contiguous();
   const AttentionSaved saved{dout_c, out_c, lse_c};
-  switch (backend_for(operands)) {
+  switch (backend_for(operands, /*backward=*/true)) {
     case AttentionBackend::kCpuFlash: return attention_backward_cpu_flash(operands, saved);
     case AttentionBackend::kCpuBlocked: return attention_backward_blocked(operands, saved);
     case AttentionBackend::kCudnn: return attention_backward_cudnn(operands, saved);

@@ -1,8 +1,17 @@
 #include <algorithm>
+#include <atomic>
 
 #include "ops/attention_kernels.h"
 
 namespace oom::ops {
+namespace {
+
+std::atomic<bool> g_deterministic{false};
+
+}  // namespace
+
+void set_deterministic_attention(bool deterministic) { g_deterministic = deterministic; }
+bool deterministic_attention() { return g_deterministic; }
 
 std::string_view name_of(AttentionBackend backend) {
   switch (backend) {
@@ -16,7 +25,7 @@ std::string_view name_of(AttentionBackend backend) {
   return "unknown";
 }
 
-AttentionBackend choose_attention_backend(const AttentionProblem& problem) {
+AttentionBackend choose_attention_backend(const AttentionProblem& problem, bool backward) {
   const bool windowed = problem.window_tokens > 0 && problem.window_tokens < problem.tokens;
   const bool plain = problem.causal && !windowed && !problem.documents;
   if (problem.device == c10::DeviceType::CPU) {
@@ -24,7 +33,7 @@ AttentionBackend choose_attention_backend(const AttentionProblem& problem) {
     return plain && problem.dtype == at::kFloat ? AttentionBackend::kCpuFlash : AttentionBackend::kCpuBlocked;
   }
   // The memory-efficient kernel's dQ and dK are wrong above 256 (seen on H200; dV is right), and the others end there.
-  if (problem.head_dim > 256) return AttentionBackend::kTiled;
+  if (problem.head_dim > 256 || (backward && problem.deterministic)) return AttentionBackend::kTiled;
   if (problem.dtype != at::kBFloat16 || problem.head_dim % 8 != 0) return AttentionBackend::kMemEfficient;
   // cuDNN indexes a batch with 32 bits, and its plans do not repay themselves on short sequences.
   const bool far_batches = problem.batch > 1 && problem.tokens * problem.query_heads * problem.head_dim >= int64_t{1} << 31;
@@ -53,7 +62,7 @@ int64_t attention_workspace_bytes(const AttentionProblem& problem, bool backward
   const int64_t rows = problem.batch * problem.tokens;
   const int64_t query_elements = rows * problem.query_heads * problem.head_dim, group_elements = rows * group * problem.head_dim;
   const int64_t softmax_bytes = rows * problem.query_heads * 4;
-  switch (choose_attention_backend(problem)) {
+  switch (choose_attention_backend(problem, backward)) {
     case AttentionBackend::kCudnn: return backward ? query_elements * 8 + softmax_bytes : 0;
     case AttentionBackend::kFlash2: {
       if (!backward) return 0;

@@ -3,6 +3,8 @@
 #include <cstdlib>
 
 #include "checkpoint/hf_directory.h"
+#include "oom/log.h"
+#include "oom/ops/attention.h"
 #include "oom/ops/linear.h"
 #include "runtime/model_files.h"
 #include "runtime/resume_check.h"
@@ -16,6 +18,7 @@ PreparedRun::PreparedRun(Session& session, PlannedRun planned, Purpose purpose, 
   const config::Config& config = session.config();
   if (resumed) check_continues(*resumed, config, session.model().description, data_.training());
   ops::configure_math();
+  if (ops::deterministic_attention()) log_info("attention: deterministic (engine.deterministic): the backward repeats bit for bit and is slower");
   const config::Train train = config.train();
   run_.clip_norm = train.clip_norm;
   run_.decay_norms = train.decay_norms;

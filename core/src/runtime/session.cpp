@@ -6,6 +6,7 @@
 #include "checkpoint/hf_directory.h"
 #include "hardware/gpu.h"
 #include "model/first_layers.h"
+#include "oom/ops/attention.h"
 #include "plugin/plugin_guard.h"
 #include "runtime/calibrate.h"
 #include "runtime/plan_judge.h"
@@ -103,6 +104,7 @@ Session::Session(const std::string& config_path, const std::vector<std::string>&
   const hardware::GpuList gpus = wanted.device == config::DeviceKind::kCpu ? hardware::GpuList{} : hardware::list_gpus();
   device_ = wanted.device == config::DeviceKind::kCuda || (wanted.device == config::DeviceKind::kAuto && !gpus.gpus.empty()) ? DeviceKind::kCuda : DeviceKind::kCpu;
   if (wanted.device == config::DeviceKind::kAuto && device_ == DeviceKind::kCpu) log_info("device: no GPU (", gpus.why_none, "); running on the CPU device");
+  ops::set_deterministic_attention(device_ == DeviceKind::kCuda && wanted.deterministic);
   ranks_ = static_cast<int>(wanted.ranks.value_or(device_ == DeviceKind::kCuda ? std::max<size_t>(1, gpus.gpus.size()) : 1));
   // A program holds every rank's stages: planning for more GPUs than one machine has would only exhaust this one.
   constexpr int kMostRanks = 32;

@@ -76,9 +76,15 @@ struct AttentionProblem {
   int64_t batch = 1, tokens = 0, query_heads = 1, kv_heads = 1, head_dim = 128;
   int64_t window_tokens = 0;
   bool causal = true, documents = false;
+  /// Of the backward on CUDA: repeats bit for bit. The libraries' kernels add to dq in the order in which their blocks happen to come; kTiled does not.
+  /// FlashAttention-2's own deterministic form keeps an FP32 dq of one head for every multiprocessor: 18 GiB for 128K tokens and 16 heads of 256.
+  bool deterministic = false;
 };
-/// A pure function of the problem.
-OOM_API AttentionBackend choose_attention_backend(const AttentionProblem& problem);
+/// A pure function of the problem and the direction.
+OOM_API AttentionBackend choose_attention_backend(const AttentionProblem& problem, bool backward = false);
+/// Whether backward passes of this process are `deterministic`; at first they are not. Set before anything is planned: prices and scratch follow.
+OOM_API void set_deterministic_attention(bool deterministic);
+OOM_API bool deterministic_attention();
 /// Estimates the largest scratch of one call beside its operands and results, in bytes, for the accountant. Measured for cuDNN on H200
 /// (8 bytes a query element in backward); from the kernels' own allocations for the others.
 OOM_API int64_t attention_workspace_bytes(const AttentionProblem& problem, bool backward);

@@ -178,17 +178,37 @@ TEST_P(AttentionTest, HeadGroupsAddUpToTheWhole) {
   EXPECT_LE(((fp64(dv) - fp64(gradients.dv)).abs() / (dv_sizes + dv_sizes.mean())).max().item<double>(), rounding()) << "dv";
 }
 
-TEST_P(AttentionTest, RepeatsExactlyOnTheCpu) {
-  if (GetParam().device != c10::DeviceType::CPU) GTEST_SKIP() << "CUDA backends add to dq atomically";
-  const Case c{.batch = 2, .tokens = 260, .query_heads = 8, .kv_heads = 2, .dim = 64};
-  const Operands o = operands_of(c);
-  const AttentionForward forward = attention_forward(o.q, o.k, o.v, o.options);
-  const AttentionBackward once = attention_backward(o.dout, o.q, o.k, o.v, forward.out, forward.lse, o.options);
-  const AttentionBackward again = attention_backward(o.dout, o.q, o.k, o.v, forward.out, forward.lse, o.options);
-  expect_identical(once.dq, again.dq, "dq");
-  expect_identical(once.dk, again.dk, "dk");
-  expect_identical(once.dv, again.dv, "dv");
+/// Backward passes on CUDA are deterministic while it lives.
+class Deterministic {
+ public:
+  Deterministic() { set_deterministic_attention(true); }
+  ~Deterministic() { set_deterministic_attention(false); }
+};
+
+/// On CUDA the backward reads what cuDNN's, FlashAttention-2's or the memory-efficient forward left.
+class DeterministicAttentionTest : public AttentionTest {
+ protected:
+  void expect_repeated(const Case& c, const std::string& what) {
+    const Deterministic deterministic;
+    const Operands o = operands_of(c);
+    const AttentionForward forward = attention_forward(o.q, o.k, o.v, o.options);
+    const AttentionBackward once = attention_backward(o.dout, o.q, o.k, o.v, forward.out, forward.lse, o.options);
+    expect_agreement(c, o, forward, once, what);
+    const AttentionBackward again = attention_backward(o.dout, o.q, o.k, o.v, forward.out, forward.lse, o.options);
+    expect_identical(once.dq, again.dq, what + " dq");
+    expect_identical(once.dk, again.dk, what + " dk");
+    expect_identical(once.dv, again.dv, what + " dv");
+  }
+};
+
+TEST_P(DeterministicAttentionTest, RepeatsExactly) {
+  expect_repeated({.batch = 2, .tokens = 260, .query_heads = 8, .kv_heads = 2, .dim = 64}, "D 64");
+  expect_repeated({.batch = 1, .tokens = 600, .query_heads = 8, .kv_heads = 1, .dim = 256}, "D 256");
+  expect_repeated({.batch = 1, .tokens = 300, .query_heads = 4, .kv_heads = 2, .dim = 128, .window = 70}, "window");
+  expect_repeated({.batch = 1, .tokens = 400, .query_heads = 8, .kv_heads = 2, .dim = 128, .starts = {0, 1, 60, 60, 131, 257, 400}}, "documents");
 }
+
+INSTANTIATE_TEST_SUITE_P(Places, DeterministicAttentionTest, all_places(), testing::place_name);
 
 TEST_P(AttentionTest, OneBackendReadsAnothersResults) {
   const bool cpu = GetParam().device == c10::DeviceType::CPU;
@@ -341,6 +361,20 @@ TEST(AttentionBackendTest, IsChosenByProblem) {
   EXPECT_EQ(choose_attention_backend(problem), AttentionBackend::kCpuFlash);
   problem.window_tokens = 128;
   EXPECT_EQ(choose_attention_backend(problem), AttentionBackend::kCpuBlocked);
+}
+
+TEST(AttentionBackendTest, DeterministicBackwardsAreMadeOfProducts) {
+  for (const int64_t window : {0, 1024})
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kFloat}) {
+      AttentionProblem problem{.dtype = dtype, .tokens = 128 * 1024, .query_heads = 16, .kv_heads = 2, .head_dim = 256, .window_tokens = window};
+      const AttentionBackend usual = choose_attention_backend(problem);
+      EXPECT_EQ(choose_attention_backend(problem, /*backward=*/true), usual);
+      problem.deterministic = true;
+      EXPECT_EQ(choose_attention_backend(problem), usual);
+      EXPECT_EQ(choose_attention_backend(problem, /*backward=*/true), AttentionBackend::kTiled);
+      problem.device = c10::DeviceType::CPU;
+      EXPECT_EQ(choose_attention_backend(problem, /*backward=*/true), choose_attention_backend(problem));
+    }
 }
 
 TEST(AttentionBackendTest, WorkspaceMatchesWhatWasMeasured) {

@@ -41,6 +41,19 @@ TEST_F(Planner, HostBudgetHoldsToTheByte) {
   EXPECT_FALSE(plan({"train.updates=overlapped", "state.weights=cached", cat("budget.host=[", peak - 1, "]")}).run);
 }
 
+// On GPUs a backward that repeats is priced as the other kernel it is; on the CPU device there is one.
+TEST_F(Planner, DeterministicAttentionIsPricedOnGpus) {
+  const auto plan_on = [&](const std::string& device, bool deterministic) {
+    return fitting({"data.sequence_length=4096", cat("engine.device=", device), "budget.gpu=\"40GiB\"", cat("engine.deterministic=", deterministic ? "true" : "false")});
+  };
+  const PlannedRun usual = plan_on("cuda", false), repeats = plan_on("cuda", true);
+  EXPECT_GT(repeats.simulation.step_seconds, usual.simulation.step_seconds);
+  EXPECT_GT(repeats.account.gpus[0].peak_bytes, usual.account.gpus[0].peak_bytes);
+  const PlannedRun cpu = plan_on("cpu", false), same = plan_on("cpu", true);
+  EXPECT_EQ(same.simulation.step_seconds, cpu.simulation.step_seconds);
+  EXPECT_EQ(same.account.gpus[0].peak_bytes, cpu.account.gpus[0].peak_bytes);
+}
+
 TEST_F(Planner, CountsMastersMomentsAndTheProcess) {
   const PlannedRun run = fitting({});
   int64_t state = 0, fixed = 0;
