@@ -13,6 +13,29 @@ using nlohmann::json;
 
 bool recorded(const StageTime& time) { return time.end > 0; }
 
+/// What the stage draws, by the names of Cost; what it does not draw is left out.
+json features_of(const Cost& cost) {
+  json features = json::object();
+  const auto add = [&](const char* name, double amount) {
+    if (amount != 0) features[name] = amount;
+  };
+  add("gemm_flops", cost.gemm_flops);
+  add("attention_flops", cost.attention_flops);
+  add("other_flops", cost.other_flops);
+  add("hbm_bytes", cost.hbm_bytes);
+  add("h2d_bytes", cost.h2d_bytes);
+  add("d2h_bytes", cost.d2h_bytes);
+  add("peer_bytes", cost.peer_bytes);
+  add("update_parameters", cost.update_parameters);
+  add("convert_parameters", cost.convert_parameters);
+  add("tokens", cost.tokens);
+  add("sequence_length", cost.sequence_length);
+  if (const auto last = std::find_if(cost.host_bytes.rbegin(), cost.host_bytes.rend(), [](double bytes) { return bytes != 0; }); last != cost.host_bytes.rend()) {
+    features["host_bytes"] = std::vector<double>(cost.host_bytes.begin(), last.base());
+  }
+  return features;
+}
+
 class Trace {
  public:
   explicit Trace(const Program& program) : program_(program) {}
@@ -89,7 +112,7 @@ std::string chrome_trace(const Program& program, const Simulation* predicted, st
     for (size_t id = 0; id < step.stages.size(); ++id) {
       const StageTime time = step.stages[id];
       if (!recorded(time)) continue;
-      json arguments{{"step", step.step}};
+      json arguments{{"step", step.step}, {"cost", features_of(program.stages[id].cost)}};
       if (predicted != nullptr) arguments["predicted_ms"] = predicted->stages[id].seconds() * 1e3;
       if (time.launch_end > 0) {  // how far ahead of the device the host was, and how long it took
         arguments["launched_ms_before"] = (time.start - time.launch_end) * 1e3;

@@ -17,7 +17,7 @@ struct MeasuredStep {
 
 /// Returns the JSON of a trace: a process for each rank and node, once "measured" and, if `predicted` is given, once "predicted",
 /// with a thread for each lane. Time 0 is the first start; the prediction is drawn beside the last measured step, its first
-/// compute stage under the measured one. Every measured stage carries its predicted milliseconds.
+/// compute stage under the measured one. Every measured stage carries its predicted milliseconds and what it draws (`cost`, by the names of Cost).
 std::string chrome_trace(const Program& program, const Simulation* predicted, std::span<const MeasuredStep> measured);
 
 /// Seconds of all stages of one kind on one sort of lane in one step, all ranks together.

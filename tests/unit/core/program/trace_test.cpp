@@ -94,6 +94,24 @@ TEST(Trace, LeavesOutWhatWasNotRecorded) {
   EXPECT_EQ(stages, 1);
 }
 
+TEST(Trace, MeasuredStagesSayWhatTheyDraw) {
+  Traced traced;
+  for (size_t id = 0; id < traced.program.stages.size(); ++id) traced.program.stages[id].cost = {.gemm_flops = 3.0 * static_cast<double>(id), .sequence_length = 7};
+  traced.program.stages[2].cost.host_bytes[1] = 40;
+  const json trace = json::parse(chrome_trace(traced.program, &traced.predicted, traced.measured));
+  int measured = 0;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X" || !event["args"].contains("step")) continue;
+    ++measured;
+    const int id = event["args"]["stage"];
+    json expected{{"sequence_length", 7}};
+    if (id > 0) expected["gemm_flops"] = 3 * id;
+    if (id == 2) expected["host_bytes"] = {0, 40};
+    EXPECT_EQ(event["args"]["cost"], expected) << id;
+  }
+  EXPECT_EQ(measured, 2 * static_cast<int>(traced.program.stages.size()));
+}
+
 TEST(Trace, ComparesSecondsByKind) {
   Traced traced;
   MeasuredStep step{5, std::vector<StageTime>(traced.program.stages.size())};
