@@ -73,7 +73,7 @@ OOM_API const char* buffer_class_name(BufferClass buffer_class);
 
 /// persistent: arena storage that lives as long as the program (windows, slots, state, all that peers or several lanes touch).
 /// transient: exists from the start of its first writer to the end of its last reader within one step. On a GPU only the compute
-/// lane of that rank may touch it (it comes from the stream-ordered caching allocator); on a NUMA node any lane may.
+/// lane of that rank may touch it (it comes from a pool that is ordered by that lane's stream); on a NUMA node any lane may.
 enum class Lifetime : uint8_t { kPersistent, kTransient };
 
 struct Buffer {

@@ -151,8 +151,7 @@ int told(int status) {
 }  // namespace
 
 int run_program(int argc, const char* const* argv) {
-  // Read by LibTorch and NCCL when they start. Temporaries vary in size with routing: expandable segments keep what is reserved near what is used.
-  setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", /*overwrite=*/0);
+  // Read by NCCL when it starts.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   // The same plan gives the same bits on the CPU device: MKL shall not choose its threads by the machine's load, nor its kernels by alignment.
   setenv("MKL_DYNAMIC", "FALSE", /*overwrite=*/0);

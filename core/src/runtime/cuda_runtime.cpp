@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <c10/core/InferenceMode.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <cuda_runtime_api.h>
@@ -19,6 +18,7 @@
 #include "oom/log.h"
 #include "program/cuda_executor.h"
 #include "program/cuda_handles.h"
+#include "runtime/cuda_temporaries.h"
 
 namespace oom::runtime {
 namespace {
@@ -29,7 +29,9 @@ void check(cudaError_t status, const std::string& what) {
 
 c10::DeviceIndex device_of(int rank) { return static_cast<c10::DeviceIndex>(rank); }
 
-// The streams of a device's lanes, for as long as the process runs: LibTorch's allocator keeps memory by stream, to be used again there or given back while that stream exists.
+}  // namespace
+
+// What was allocated on one, cuBLAS's workspaces among it, is kept for it.
 cudaStream_t lane_stream(int device, Lane lane) {
   static std::mutex mutex;
   static auto& streams = *new std::map<std::pair<int, Lane>, program::CudaStream>;  // at exit the driver may be gone before them
@@ -42,26 +44,22 @@ cudaStream_t lane_stream(int device, Lane lane) {
   return streams.emplace(key, program::CudaStream(program::stream_priority(lane, lowest, highest))).first->second.get();
 }
 
+namespace {
+
 class CudaRuntime final : public DeviceRuntime {
  public:
-  explicit CudaRuntime(int ranks) : arenas_(ranks, nullptr), arena_bytes_(ranks, 0), silent_retries_(ranks, 0), fixed_(ranks, 0) {
+  explicit CudaRuntime(int ranks) : arenas_(ranks, nullptr), arena_bytes_(ranks, 0), silent_waits_(ranks, 0), fixed_(ranks, 0) {
     int devices = 0;
     const cudaError_t status = cudaGetDeviceCount(&devices);
     if (status != cudaSuccess || devices < ranks) {
       throw DeviceError(cat("engine.ranks: ", ranks, " ranks need as many GPUs; this machine has ", devices, status == cudaSuccess ? "" : cat(" (", cudaGetErrorString(status), ")"),
                             ". Lower engine.ranks, or set engine.device = \"cpu\""));
     }
-    // LibTorch's allocator must exist before it can be capped or asked for its peaks.
+    install_cuda_temporaries();
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     registry_ = memory::make_cuda_pinned_registry();
-    // The allocator learns with its first expandable segment which kind of memory handle this system allows, and two threads must not learn at once.
-    for (int rank = 0; rank < ranks; ++rank) {
-      const c10::cuda::CUDAGuard guard(device_of(rank));
-      c10::cuda::CUDACachingAllocator::raw_delete(c10::cuda::CUDACachingAllocator::raw_alloc(1));
-      c10::cuda::CUDACachingAllocator::setMemoryFraction(1.0, device_of(rank));
-    }
-    // An earlier run of this process: what the allocator kept of it is not this one's context, nor its cap this one's.
-    c10::cuda::CUDACachingAllocator::emptyCache();
+    // An earlier run of this process: what its temporaries took is not this one's context.
+    for (int rank = 0; rank < ranks; ++rank) open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), 0);
     for (int rank = 0; rank < ranks; ++rank) {
       check(cudaSetDevice(rank), cat("rank ", rank, ": cudaSetDevice"));
       size_t free = 0, total = 0;
@@ -82,6 +80,7 @@ class CudaRuntime final : public DeviceRuntime {
       }
       check(cudaMemGetInfo(&free, &total), cat("rank ", rank, ": cudaMemGetInfo"));
       fixed_[rank] = static_cast<int64_t>(total - free);
+      open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), static_cast<int64_t>(free));
     }
     check(cudaSetDevice(0), "cudaSetDevice");
   }
@@ -100,7 +99,12 @@ class CudaRuntime final : public DeviceRuntime {
     options.thread_started = [](LaneId lane) {
       static thread_local std::optional<c10::InferenceMode> mode;
       mode.emplace();
-      if (!is_pool_lane(lane.lane)) c10::cuda::set_device(device_of(lane.index));
+      if (is_pool_lane(lane.lane)) return;
+      c10::cuda::set_device(device_of(lane.index));
+      if (lane.lane != Lane::kIssue) return;
+      // cuBLAS keeps a workspace by thread and stream for good: allocated first, it lies at an end of the temporaries.
+      const c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(lane_stream(lane.index, Lane::kCompute), device_of(lane.index)));
+      (void)at::cuda::getCurrentCUDABlasHandle();
     };
     options.scope = [](StageContext& context, const Action& action) {
       if (context.stream == nullptr) {
@@ -139,22 +143,24 @@ class CudaRuntime final : public DeviceRuntime {
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
-  void cap_temporaries(int rank, int64_t bytes) override {
-    size_t free = 0, total = 0;
-    check(cudaSetDevice(rank), "cudaSetDevice");
-    check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-    c10::cuda::CUDACachingAllocator::setMemoryFraction(std::min(1.0, static_cast<double>(bytes) / static_cast<double>(total)), device_of(rank));
+  void cap_temporaries(int rank, int64_t bytes) override { open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), bytes); }
+
+  void end_step() override {
+    end_cuda_temporaries_step();
+    for (int rank = 0; rank < static_cast<int>(arenas_.size()); ++rank) {
+      const memory::TemporariesPool::Usage pool = cuda_temporaries(rank).pool;
+      tell_waits(rank, pool.waits);
+      if (pool.steps != 2) continue;  // the first is where places are sought
+      log_info("memory: gpu ", rank, ": temporaries of a step: ", base::format_bytes(pool.peak_in_use), " in use at most, in ", base::format_bytes(pool.mapped), " (first step: ",
+               base::format_bytes(pool.peak_mapped), ")");
+    }
   }
 
-  std::vector<int64_t> peak_bytes(bool reset) override {
+  std::vector<int64_t> peak_bytes() override {
     std::vector<int64_t> peaks;
     for (int rank = 0; rank < static_cast<int>(arenas_.size()); ++rank) {
-      int64_t temporaries = 0;
-      const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device_of(rank));
-      temporaries = stats.reserved_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)].peak;
-      tell_retries(rank, stats.num_alloc_retries);
-      if (reset) c10::cuda::CUDACachingAllocator::resetPeakStats(device_of(rank));
-      peaks.push_back(arena_bytes_[rank] + temporaries + fixed_[rank]);
+      const CudaTemporaries temporaries = cuda_temporaries(rank);
+      peaks.push_back(arena_bytes_[rank] + temporaries.pool.peak_mapped + temporaries.peak_beside + fixed_[rank]);
     }
     return peaks;
   }
@@ -163,17 +169,17 @@ class CudaRuntime final : public DeviceRuntime {
   memory::PinnedRegistry* registry() override { return registry_.get(); }
 
  private:
-  // The allocator found no room under its cap, gave back all that it held, and tried again: nothing failed, but a step that does so waits for the GPU each time.
-  void tell_retries(int rank, int64_t retries) {
-    if (retries <= silent_retries_.at(rank)) return;
-    log_warn("memory: gpu ", rank, ": times so far that the allocator of temporaries met its cap and waited for the GPU: ", retries, "; steps are slower for it. Raise budget.gpu, or plan with more headroom");
-    silent_retries_[rank] = std::max<int64_t>(2 * retries, 16);  // told again when it doubled
+  // Nothing failed, but a step that moves pages waits for the GPU each time.
+  void tell_waits(int rank, int64_t waits) {
+    if (waits <= silent_waits_.at(rank)) return;
+    log_warn("memory: gpu ", rank, ": times so far that the pages of temporaries had to be moved, which waits for the GPU: ", waits, "; steps are slower for it. Raise budget.gpu, or plan with more headroom");
+    silent_waits_[rank] = std::max<int64_t>(2 * waits, 16);  // told again when it doubled
   }
 
   std::unique_ptr<memory::PinnedRegistry> registry_;
   std::vector<void*> arenas_;
   std::vector<int64_t> arena_bytes_;
-  std::vector<int64_t> silent_retries_;  // of the caching allocator: so many are not told
+  std::vector<int64_t> silent_waits_;  // so many are not told
   std::vector<int64_t> fixed_;  // context and modules, measured before the arena was taken
 };
 

@@ -43,7 +43,8 @@ class CpuRuntime final : public DeviceRuntime {
   void run(int, const std::function<void(void* stream)>& enqueue) override { enqueue(nullptr); }
   void fill(int, std::byte* data, int value, int64_t bytes) override { std::memset(data, value, static_cast<size_t>(bytes)); }
   void cap_temporaries(int, int64_t) override {}
-  std::vector<int64_t> peak_bytes(bool) override {
+  void end_step() override {}
+  std::vector<int64_t> peak_bytes() override {
     std::vector<int64_t> peaks;
     for (const auto& arena : arenas_) peaks.push_back(arena ? arena->bytes() : 0);
     return peaks;

@@ -25,10 +25,12 @@ class DeviceRuntime {
   /// Lets `enqueue` put work on a stream of the calling thread's own (null on the CPU device) with the rank's device current; returns when it is done.
   virtual void run(int rank, const std::function<void(void* stream)>& enqueue) = 0;
   virtual void fill(int rank, std::byte* data, int value, int64_t bytes) = 0;
-  /// Caps what LibTorch's caching allocator of a rank may take, so that the budget holds; nothing on the CPU device.
+  /// Caps what LibTorch's allocations of a rank's compute lane may take, so that the budget holds; nothing on the CPU device.
   virtual void cap_temporaries(int rank, int64_t bytes) = 0;
-  /// Arena + peak of temporaries since the last reset + context, by rank. On the CPU device temporaries are ordinary host memory: the arena alone.
-  virtual std::vector<int64_t> peak_bytes(bool reset) = 0;
+  /// After every executor's last request of a step: temporaries may be given better places.
+  virtual void end_step() = 0;
+  /// Arena + peak of what temporaries took + context, by rank. On the CPU device temporaries are ordinary host memory: the arena alone.
+  virtual std::vector<int64_t> peak_bytes() = 0;
   /// What context and libraries take on each device besides arena and temporaries; 0 on the CPU device.
   virtual std::vector<int64_t> fixed_bytes() = 0;
   /// Registers host memory for copies; null on the CPU device.

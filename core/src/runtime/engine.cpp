@@ -216,6 +216,7 @@ void Engine::fill_documents(void* to, int rank, const data::Batch& batch) {
 StepResult Engine::train_step(int64_t step, const std::vector<data::Batch>& batches) {
   fill_batches(*training_.program.emitter, *training_.program.memory, batches);
   executor(training_).run_step(step);
+  device_->end_step();
   last_step_ = step;
   return sources_.run.result;
 }
@@ -236,6 +237,7 @@ StepResult Engine::evaluate(const std::vector<data::Batch>& batches) {
   fill_batches(*evaluation_.program.emitter, *evaluation_.program.memory, batches);
   executor(evaluation_).run_step(1);
   executor(evaluation_).drain();
+  device_->end_step();
   return sources_.run.result;
 }
 

@@ -54,7 +54,7 @@ class Engine {
   void record_times(bool on);
   std::vector<StageTime> stage_times();
   const Program& training_program() const;
-  std::vector<int64_t> gpu_peak_bytes() { return device_->peak_bytes(/*reset=*/false); }
+  std::vector<int64_t> gpu_peak_bytes() { return device_->peak_bytes(); }
   /// Bytes of the host arena.
   int64_t host_arena_bytes() const { return host_->mapped_bytes(); }
   std::span<memory::WorkerPool* const> pools() const { return host_pools_.update; }

@@ -1,6 +1,6 @@
 /// Memory that a process takes whatever the plan: context, libraries, threads. It counts in predicted peaks, as class fixed.
 ///
-/// Measured on H200 (driver 580, CUDA 13.0, LibTorch 2.11, modules loaded as they are used). GPU, besides the arena and what the caching allocator had reserved:
+/// Measured on H200 (driver 580, CUDA 13.0, LibTorch 2.11, modules loaded as they are used). GPU, besides the arena and what temporaries had taken:
 /// about 0.75 GiB with one GPU, 1.25 GiB with two that reach each other's memory. Host: the engine's proportional set size over training runs was 6.1 GiB
 /// above its arena with two GPUs, 4.9 GiB with one.
 #pragma once

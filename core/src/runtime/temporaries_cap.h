@@ -1,4 +1,4 @@
-/// What operators' temporaries may take of a GPU's budget, told to the caching allocator before the first step.
+/// What operators' temporaries may take of a GPU's budget, told to its pool before the first step.
 #pragma once
 
 #include <cstdint>
