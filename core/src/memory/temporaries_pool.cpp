@@ -19,12 +19,13 @@ TemporariesPool::~TemporariesPool() {
   give_back_free_pages();
 }
 
-void TemporariesPool::set_capacity(int64_t bytes) {
+void TemporariesPool::set_capacity(int64_t bytes, int64_t expected) {
   const std::lock_guard lock(mutex_);
   device_->wait();
   give_back_free_pages();
   capacity_ = bytes / page_bytes_ * page_bytes_;
-  heap_.set_large(std::max<int64_t>(bytes / 64, 1 << 20));
+  expected_ = expected > 0 ? std::min(capacity_, align_up(expected, page_bytes_)) : capacity_;
+  heap_.set_large(std::max<int64_t>(expected_ / 64, 1 << 20));
   log_.clear();
   tuned_ = false;
   usage_ = {.in_use = usage_.in_use, .peak_in_use = usage_.in_use, .mapped = usage_.mapped, .peak_mapped = usage_.mapped};
@@ -67,12 +68,13 @@ void TemporariesPool::map_pages(int64_t offset, int64_t bytes) {
   const int64_t missing = std::count_if(slots_.begin() + first, slots_.begin() + last + 1, [](const Slot& slot) { return !slot.mapped; });
   for (int64_t page = first; page <= last; ++page) ++slots_[page].blocks;  // none of them may be taken for another
   try {
-    while (static_cast<int64_t>(spare_.size()) < missing && usage_.mapped < capacity_) {
-      spare_.push_back(device_->create());
-      usage_.mapped += page_bytes_;
-      usage_.peak_mapped = std::max(usage_.peak_mapped, usage_.mapped);
+    if (!tuned_) {
+      create_pages(missing, expected_);
+      take_free_pages(missing);
     }
-    if (static_cast<int64_t>(spare_.size()) < missing) take_free_pages(missing - spare_.size());
+    create_pages(missing, capacity_);
+    take_free_pages(missing);
+    if (static_cast<int64_t>(spare_.size()) < missing) throw DeviceError("");
   } catch (...) {
     for (int64_t page = first; page <= last; ++page) --slots_[page].blocks;
     throw;
@@ -87,19 +89,27 @@ void TemporariesPool::map_pages(int64_t offset, int64_t bytes) {
   }
 }
 
-// Moves `count` pages that no block lies on to the spare ones.
-void TemporariesPool::take_free_pages(size_t count) {
-  const size_t free = std::ranges::count_if(slots_, [](const Slot& slot) { return slot.mapped && slot.blocks == 0; });
-  if (free < count) throw DeviceError("");
+// Until `count` are spare, or `capacity` is reached.
+void TemporariesPool::create_pages(int64_t count, int64_t capacity) {
+  while (static_cast<int64_t>(spare_.size()) < count && usage_.mapped < capacity) {
+    spare_.push_back(device_->create());
+    usage_.mapped += page_bytes_;
+    usage_.peak_mapped = std::max(usage_.peak_mapped, usage_.mapped);
+  }
+}
+
+// Until `count` are spare, or a block lies on each that is not: those between blocks are moved.
+void TemporariesPool::take_free_pages(int64_t count) {
+  const auto free = [](const Slot& slot) { return slot.mapped && slot.blocks == 0; };
+  if (static_cast<int64_t>(spare_.size()) >= count || std::ranges::none_of(slots_, free)) return;
   device_->wait();
   ++usage_.waits;
-  for (size_t page = 0; count > 0; ++page) {
+  for (size_t page = 0; page < slots_.size() && static_cast<int64_t>(spare_.size()) < count; ++page) {
     Slot& slot = slots_[page];
-    if (!slot.mapped || slot.blocks > 0) continue;
+    if (!free(slot)) continue;
     device_->unmap(static_cast<int64_t>(page) * page_bytes_);
     slot.mapped = false;
     spare_.push_back(slot.page);
-    --count;
   }
 }
 

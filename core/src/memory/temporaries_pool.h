@@ -39,8 +39,9 @@ class TemporariesPool {
   TemporariesPool(std::unique_ptr<PageDevice> device, int64_t address_bytes);
   ~TemporariesPool();
 
-  /// How many bytes may be mapped from now on; a new run begins. Gives back pages that are not in use.
-  void set_capacity(int64_t bytes);
+  /// A new run begins: how many bytes may be mapped from now on, and how many its steps should need (0: not known). Until the first step has shown where blocks lie best, pages are rather moved than
+  /// taken beyond `expected`. Gives back pages that are not in use.
+  void set_capacity(int64_t bytes, int64_t expected);
   /// `bytes` > 0, to a multiple of 512. Throws DeviceError where that many are not left, with numbers.
   std::byte* allocate(int64_t bytes);
   void release(std::byte* block);
@@ -65,7 +66,8 @@ class TemporariesPool {
     int32_t blocks = 0;  // in use that lie on it
   };
   void map_pages(int64_t offset, int64_t bytes);
-  void take_free_pages(size_t count);
+  void take_free_pages(int64_t count);
+  void create_pages(int64_t count, int64_t capacity);
   void give_back_free_pages();
   void release_at(int64_t offset);
 
@@ -79,6 +81,7 @@ class TemporariesPool {
   std::vector<Slot> slots_;  // by page of the range
   std::vector<PageDevice::Page> spare_;
   int64_t capacity_ = 0;
+  int64_t expected_ = 0;
   bool tuned_ = false;
   int64_t waits_before_ = 0;
   Usage usage_;

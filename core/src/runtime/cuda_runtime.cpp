@@ -59,7 +59,7 @@ class CudaRuntime final : public DeviceRuntime {
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     registry_ = memory::make_cuda_pinned_registry();
     // An earlier run of this process: what its temporaries took is not this one's context.
-    for (int rank = 0; rank < ranks; ++rank) open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), 0);
+    for (int rank = 0; rank < ranks; ++rank) open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), 0, 0);
     for (int rank = 0; rank < ranks; ++rank) {
       check(cudaSetDevice(rank), cat("rank ", rank, ": cudaSetDevice"));
       size_t free = 0, total = 0;
@@ -80,7 +80,7 @@ class CudaRuntime final : public DeviceRuntime {
       }
       check(cudaMemGetInfo(&free, &total), cat("rank ", rank, ": cudaMemGetInfo"));
       fixed_[rank] = static_cast<int64_t>(total - free);
-      open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), static_cast<int64_t>(free));
+      open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), static_cast<int64_t>(free), 0);
     }
     check(cudaSetDevice(0), "cudaSetDevice");
   }
@@ -143,7 +143,7 @@ class CudaRuntime final : public DeviceRuntime {
     check(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
-  void cap_temporaries(int rank, int64_t bytes) override { open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), bytes); }
+  void cap_temporaries(int rank, int64_t bytes, int64_t planned) override { open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), bytes, planned); }
 
   void end_step() override {
     end_cuda_temporaries_step();

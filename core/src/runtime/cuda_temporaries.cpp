@@ -104,7 +104,7 @@ class CudaPages final : public memory::PageDevice {
 // One of a GPU. Lives as long as the process: at exit the driver may be gone before it.
 class Temporaries {
  public:
-  void open(int device, cudaStream_t stream, int64_t capacity) {
+  void open(int device, cudaStream_t stream, int64_t capacity, int64_t expected) {
     const std::lock_guard lock(mutex_);
     if (!pool_) {
       const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
@@ -114,7 +114,7 @@ class Temporaries {
       stream_ = stream;
     }
     OOM_CHECK(stream == stream_, "the temporaries of GPU ", device, " were opened for another stream");
-    pool_->set_capacity(capacity);
+    pool_->set_capacity(capacity, expected);
     peak_beside_ = beside_;
   }
 
@@ -189,7 +189,7 @@ void install_cuda_temporaries() {
   });
 }
 
-void open_cuda_temporaries(int device, cudaStream_t stream, int64_t capacity) { all().at(device).open(device, stream, capacity); }
+void open_cuda_temporaries(int device, cudaStream_t stream, int64_t capacity, int64_t expected) { all().at(device).open(device, stream, capacity, expected); }
 
 void end_cuda_temporaries_step() {
   for (Temporaries& device : all()) device.end_step();

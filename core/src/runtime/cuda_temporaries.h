@@ -13,8 +13,8 @@ namespace oom::runtime {
 /// Throws DeviceError where LibTorch's own allocator is in use already.
 void install_cuda_temporaries();
 
-/// Lets what is allocated on `stream` of `device` come from the device's pool, `capacity` bytes at most. `stream` lives as long as the process and is the same at each call.
-void open_cuda_temporaries(int device, cudaStream_t stream, int64_t capacity);
+/// Lets what is allocated on `stream` of `device` come from the device's pool, `capacity` bytes at most, of which a step should need `expected`. `stream` lives as long as the process and is the same at each call.
+void open_cuda_temporaries(int device, cudaStream_t stream, int64_t capacity, int64_t expected);
 
 /// After the last request of a step of every device.
 void end_cuda_temporaries_step();

@@ -42,7 +42,7 @@ class CpuRuntime final : public DeviceRuntime {
   }
   void run(int, const std::function<void(void* stream)>& enqueue) override { enqueue(nullptr); }
   void fill(int, std::byte* data, int value, int64_t bytes) override { std::memset(data, value, static_cast<size_t>(bytes)); }
-  void cap_temporaries(int, int64_t) override {}
+  void cap_temporaries(int, int64_t, int64_t) override {}
   void end_step() override {}
   std::vector<int64_t> peak_bytes() override {
     std::vector<int64_t> peaks;

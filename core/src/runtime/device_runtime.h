@@ -25,8 +25,8 @@ class DeviceRuntime {
   /// Lets `enqueue` put work on a stream of the calling thread's own (null on the CPU device) with the rank's device current; returns when it is done.
   virtual void run(int rank, const std::function<void(void* stream)>& enqueue) = 0;
   virtual void fill(int rank, std::byte* data, int value, int64_t bytes) = 0;
-  /// Caps what LibTorch's allocations of a rank's compute lane may take, so that the budget holds; nothing on the CPU device.
-  virtual void cap_temporaries(int rank, int64_t bytes) = 0;
+  /// Caps what LibTorch's allocations of a rank's compute lane may take, so that the budget holds, of which the plan needs `planned`; nothing on the CPU device.
+  virtual void cap_temporaries(int rank, int64_t bytes, int64_t planned) = 0;
   /// After every executor's last request of a step: temporaries may be given better places.
   virtual void end_step() = 0;
   /// Arena + peak of what temporaries took + context, by rank. On the CPU device temporaries are ordinary host memory: the arena alone.

@@ -93,7 +93,7 @@ void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
     if (rank < static_cast<int>(options_.gpu_budget_bytes.size())) {
       const int64_t planned = rank < static_cast<int>(options_.gpu_planned_bytes.size()) ? options_.gpu_planned_bytes[rank] - gpu_fixed_bytes(plan.ranks) - bytes : 0;
       const TemporariesBudget gpu{.budget = options_.gpu_budget_bytes[rank], .headroom = options_.headroom_bytes, .arena = bytes, .fixed = device_->fixed_bytes().at(rank), .planned = planned};
-      if (plan.device == DeviceKind::kCuda) device_->cap_temporaries(rank, temporaries_cap(gpu, rank));
+      if (plan.device == DeviceKind::kCuda) device_->cap_temporaries(rank, temporaries_cap(gpu, rank), gpu.planned);
     }
   }
   std::vector<std::pair<std::byte*, int64_t>> copied;

@@ -36,7 +36,7 @@ TEST(CudaRuntimeTest, LeavesNeitherMemoryNorCapToTheNextRun) {
   int64_t first = 0;
   {
     const auto device = make_cuda_runtime(1);
-    device->cap_temporaries(0, kBytes);
+    device->cap_temporaries(0, kBytes, kBytes);
     on_compute_lane([&] { (void)bytes(kBytes); });
     EXPECT_GE(device->peak_bytes().at(0), kBytes);
     first = device->fixed_bytes().at(0);
@@ -51,7 +51,7 @@ TEST(CudaTemporariesTest, WhatIsFreeInPiecesServesALargeRequestAndWhatIsInUseKee
   if (no_gpu()) GTEST_SKIP() << "no GPU";
   constexpr int64_t kBlock = int64_t{64} << 20, kBlocks = 16;
   const auto device = make_cuda_runtime(1);
-  device->cap_temporaries(0, kBlocks * kBlock + kBlock / 2);
+  device->cap_temporaries(0, kBlocks * kBlock + kBlock / 2, kBlocks * kBlock);
   on_compute_lane([&] {
     std::vector<at::Tensor> blocks;
     for (int64_t i = 0; i < kBlocks; ++i) blocks.push_back(at::full({kBlock}, i, at::device(at::kCUDA).dtype(at::kByte)));

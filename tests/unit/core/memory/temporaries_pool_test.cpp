@@ -149,7 +149,7 @@ TEST(TwoEndedHeapTest, AMeasuredStepTakesHardlyMoreThanItUses) {
 
 TEST_F(TemporariesPoolTest, AfterTheFirstStepAMeasuredStepFitsWhereItJustDoes) {
   const Step step = Step::measured();
-  pool_.set_capacity(step.peak() + step.peak() / 100);
+  pool_.set_capacity(step.peak() + step.peak() / 100, step.peak() + step.peak() / 100);
   step.run(pool_);
   pool_.end_step();
   const int64_t waits = pool_.usage().waits;
@@ -163,9 +163,30 @@ TEST_F(TemporariesPoolTest, AfterTheFirstStepAMeasuredStepFitsWhereItJustDoes) {
   EXPECT_LE(pool_.usage().peak_mapped, step.peak() + step.peak() / 100);
 }
 
+TEST_F(TemporariesPoolTest, TheFirstStepTakesNoMoreThanExpectedWhateverMayBeTaken) {
+  const Step step = Step::measured();
+  const int64_t expected = step.peak() + step.peak() / 100;
+  pool_.set_capacity(8 * step.peak(), expected);
+  step.run(pool_);
+  pool_.end_step();
+  EXPECT_LE(pool_.usage().peak_mapped, align_up(expected, kPage));
+  std::vector<std::byte*> blocks;  // a later one may
+  for (int i = 0; i < 4; ++i) blocks.push_back(pool_.allocate(step.peak() / 2));
+  for (std::byte* block : blocks) pool_.release(block);
+}
+
+TEST_F(TemporariesPoolTest, AFirstStepThatNeedsMoreThanExpectedHasIt) {
+  pool_.set_capacity(64 * kMiB, 16 * kMiB);
+  std::byte* first = pool_.allocate(12 * kMiB);
+  std::byte* second = pool_.allocate(24 * kMiB);
+  EXPECT_EQ(pool_.usage().waits, 0);
+  pool_.release(first);
+  pool_.release(second);
+}
+
 TEST_F(TemporariesPoolTest, AnyOrderOfRequestsKeepsEveryBlockMappedAndApart) {
   std::mt19937_64 random(7);
-  pool_.set_capacity(300 * kMiB);
+  pool_.set_capacity(300 * kMiB, 300 * kMiB);
   for (int step = 0; step < 20; ++step) {
     for (int i = 0; i < 300; ++i) {
       const int64_t bytes = 1 + static_cast<int64_t>(random() % (random() % 8 == 0 ? 60 * kMiB : random() % 2 == 0 ? 5 * kMiB : 3000));
@@ -187,12 +208,12 @@ TEST_F(TemporariesPoolTest, AnyOrderOfRequestsKeepsEveryBlockMappedAndApart) {
   }
   EXPECT_GT(pool_.usage().waits, 0) << "the capacity was never short: this tests less than it says";
   for (const auto& [block, bytes] : blocks_) pool_.release(block);
-  pool_.set_capacity(0);
+  pool_.set_capacity(0, 0);
   EXPECT_TRUE(state_.pages.empty());
 }
 
 TEST_F(TemporariesPoolTest, WhatIsLeftInPiecesServesOneLargeRequest) {
-  pool_.set_capacity(100 * kMiB);
+  pool_.set_capacity(100 * kMiB, 100 * kMiB);
   std::vector<std::byte*> blocks;
   for (int i = 0; i < 10; ++i) blocks.push_back(pool_.allocate(10 * kMiB));
   for (int i = 0; i < 10; i += 2) pool_.release(blocks[i]);
@@ -204,7 +225,7 @@ TEST_F(TemporariesPoolTest, WhatIsLeftInPiecesServesOneLargeRequest) {
 }
 
 TEST_F(TemporariesPoolTest, WhatDoesNotFitIsRefusedWithNumbersAndChangesNothing) {
-  pool_.set_capacity(64 * kMiB);
+  pool_.set_capacity(64 * kMiB, 64 * kMiB);
   std::byte* block = pool_.allocate(40 * kMiB);
   for (int i = 0; i < 2; ++i) {
     try {
@@ -222,7 +243,7 @@ TEST_F(TemporariesPoolTest, WhatDoesNotFitIsRefusedWithNumbersAndChangesNothing)
 
 TEST_F(TemporariesPoolTest, ADeviceThatIsFullIsToldAsSuch) {
   state_.limit = 4;
-  pool_.set_capacity(64 * kMiB);
+  pool_.set_capacity(64 * kMiB, 64 * kMiB);
   std::byte* block = pool_.allocate(8 * kMiB);
   try {
     pool_.allocate(2 * kMiB);
