@@ -1,6 +1,7 @@
 #include "memory/temporaries_pool.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/text.h"
 #include "memory/arena_layout.h"
@@ -9,6 +10,12 @@
 namespace oom::memory {
 
 using base::format_bytes;
+
+namespace {
+
+constexpr int64_t kSlack = 64;  // of what a step should need: pages that blocks share, gaps between blocks
+
+}  // namespace
 
 TemporariesPool::TemporariesPool(std::unique_ptr<PageDevice> device, int64_t address_bytes)
     : device_(std::move(device)), page_bytes_(device_->page_bytes()), address_bytes_(align_up(address_bytes, page_bytes_)), base_(device_->reserve(address_bytes_)),
@@ -24,7 +31,7 @@ void TemporariesPool::set_capacity(int64_t bytes, int64_t expected) {
   device_->wait();
   give_back_free_pages();
   capacity_ = bytes / page_bytes_ * page_bytes_;
-  expected_ = expected > 0 ? std::min(capacity_, align_up(expected, page_bytes_)) : capacity_;
+  expected_ = expected > 0 ? std::min(capacity_, align_up(expected + expected / kSlack, page_bytes_) + 2 * page_bytes_) : capacity_;
   heap_.set_large(std::max<int64_t>(expected_ / 64, 1 << 20));
   log_.clear();
   tuned_ = false;
@@ -104,6 +111,8 @@ void TemporariesPool::take_free_pages(int64_t count) {
   if (static_cast<int64_t>(spare_.size()) >= count || std::ranges::none_of(slots_, free)) return;
   device_->wait();
   ++usage_.waits;
+  // Layers repeat: what this one asked for tells where the next one's blocks lie best. Ever more seldom, since looking takes longer than waiting.
+  if (!tuned_ && std::has_single_bit(static_cast<uint64_t>(usage_.waits))) heap_.set_large(log_.best_large());
   for (size_t page = 0; page < slots_.size() && static_cast<int64_t>(spare_.size()) < count; ++page) {
     Slot& slot = slots_[page];
     if (!free(slot)) continue;

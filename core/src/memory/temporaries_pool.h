@@ -40,7 +40,7 @@ class TemporariesPool {
   ~TemporariesPool();
 
   /// A new run begins: how many bytes may be mapped from now on, and how many its steps should need (0: not known). Until the first step has shown where blocks lie best, pages are rather moved than
-  /// taken beyond `expected`. Gives back pages that are not in use.
+  /// taken beyond `expected` and a 64th. Gives back pages that are not in use.
   void set_capacity(int64_t bytes, int64_t expected);
   /// `bytes` > 0, to a multiple of 512. Throws DeviceError where that many are not left, with numbers.
   std::byte* allocate(int64_t bytes);

@@ -119,7 +119,7 @@ class Temporaries {
   }
 
   void* allocate(int64_t bytes, int device, cudaStream_t stream) {
-    bytes = std::max<int64_t>(bytes, 1);
+    if (bytes == 0) return nullptr;
     if (memory::TemporariesPool* pool = pool_for(stream)) return pool->allocate(bytes);
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
     void* data = nullptr;

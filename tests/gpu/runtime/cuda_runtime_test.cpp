@@ -57,7 +57,7 @@ TEST(CudaTemporariesTest, WhatIsFreeInPiecesServesALargeRequestAndWhatIsInUseKee
     for (int64_t i = 0; i < kBlocks; ++i) blocks.push_back(at::full({kBlock}, i, at::device(at::kCUDA).dtype(at::kByte)));
     for (int64_t i = 0; i < kBlocks; i += 2) blocks[i].reset();
     const at::Tensor large = at::arange(6 * kBlock / 4, at::device(at::kCUDA).dtype(at::kInt));
-    EXPECT_EQ(cuda_temporaries(0).pool.waits, 1);
+    EXPECT_GE(cuda_temporaries(0).pool.waits, 1);
     EXPECT_EQ(large[-1].item<int>(), 6 * kBlock / 4 - 1);
     for (int64_t i = 1; i < kBlocks; i += 2) EXPECT_TRUE(at::equal(blocks[i], at::full({kBlock}, i, at::device(at::kCUDA).dtype(at::kByte)))) << i;
     EXPECT_THROW((void)bytes(3 * kBlock), Error);
