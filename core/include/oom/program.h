@@ -76,8 +76,9 @@ struct BuiltProgram {
 
 class OOM_API ProgramBuilder {
  public:
-  /// `node_of_rank[r]` is the NUMA node beside rank r's GPU; its size is the number of ranks.
-  ProgramBuilder(std::vector<int32_t> node_of_rank, int32_t nodes);
+  /// `node_of_rank[r]` is the NUMA node beside rank r's GPU; its size is the number of ranks. `keeps_actions`: false where the program is only judged; a
+  /// search for a plan builds them by the dozen, and actions are most of what they would hold. What is built then has null actions.
+  ProgramBuilder(std::vector<int32_t> node_of_rank, int32_t nodes, bool keeps_actions = true);
   ~ProgramBuilder();
   ProgramBuilder(ProgramBuilder&&) noexcept;
 

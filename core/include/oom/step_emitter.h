@@ -132,7 +132,8 @@ class OOM_API StepEmitter {
   virtual LayerGradients gradients(const GradientTarget& target, int rank, bool accumulate) const = 0;
 
   // A decoder layer's halves, one stage a rank for each part. `ordinary` is the delivered ordinary unit of the layer. Activations hold at least the
-  // tokens of the part; results of parts fill them one after another. What is written may be what is read: y = z, dz = dy, dy = dx.
+  // tokens of the part; results of parts fill them one after another. What is written may be what is read: y may be x in emit_mixer_forward and
+  // emit_project (no part reads rows of x that another replaces), z may be y, dy may be dz, dx may be dy. Not in emit_mixer_replay: backward reads x.
   virtual const Mixer& mixer(int layer) const = 0;
   /// Most tokens of a rank that a call of emit_feed_forward is about.
   virtual int64_t feed_forward_tokens() const = 0;

@@ -6,20 +6,8 @@
 #include "program/edge_reduction.h"
 #include "program/hazards.h"
 #include "program/lane_order.h"
-#include "program/without_actions.h"
 
 namespace oom {
-namespace program {
-namespace {
-thread_local bool without_actions = false;
-}  // namespace
-
-WithoutActions::WithoutActions() : before_(std::exchange(without_actions, true)) {}
-WithoutActions::~WithoutActions() { without_actions = before_; }
-bool WithoutActions::active() { return without_actions; }
-
-}  // namespace program
-
 inline namespace abi_1 {
 
 namespace {
@@ -48,6 +36,7 @@ void check_place(const Program& program, Place place, const std::string& name) {
 
 struct ProgramBuilder::State {
   Program program;
+  bool keeps_actions = true;
   std::vector<Action> actions;
   std::vector<std::vector<Edge>> wanted;  // by StageId
   program::Hazards hazards;
@@ -87,13 +76,14 @@ struct ProgramBuilder::State {
   }
 };
 
-ProgramBuilder::ProgramBuilder(std::vector<int32_t> node_of_rank, int32_t nodes) : state_(std::make_unique<State>()) {
+ProgramBuilder::ProgramBuilder(std::vector<int32_t> node_of_rank, int32_t nodes, bool keeps_actions) : state_(std::make_unique<State>()) {
   OOM_CHECK(!node_of_rank.empty(), "a program needs a rank");
   OOM_CHECK(nodes >= 1 && nodes <= kMaxNumaNodes, "got ", nodes, " NUMA nodes");
   for (int32_t node : node_of_rank) OOM_CHECK(node >= 0 && node < nodes, "a rank on node ", node, " of ", nodes);
   state_->program.ranks = static_cast<int32_t>(node_of_rank.size());
   state_->program.nodes = nodes;
   state_->program.node_of_rank = std::move(node_of_rank);
+  state_->keeps_actions = keeps_actions;
 }
 ProgramBuilder::~ProgramBuilder() = default;
 ProgramBuilder::ProgramBuilder(ProgramBuilder&&) noexcept = default;
@@ -166,7 +156,7 @@ StageId ProgramBuilder::emit(StageSpec spec) {
     access(spec.updates, AccessMode::kUpdate);
     access(spec.writes, AccessMode::kWrite);
     program.stages.push_back(std::move(stage));
-    state_->actions.push_back(program::WithoutActions::active() ? Action() : std::move(spec.action));
+    state_->actions.push_back(state_->keeps_actions ? std::move(spec.action) : Action());
     std::sort(wait_for.begin(), wait_for.end());
     wait_for.erase(std::unique(wait_for.begin(), wait_for.end()), wait_for.end());
     auto& wanted = state_->wanted.emplace_back();

@@ -2,7 +2,6 @@
 
 #include "comm/device_transfer.h"
 #include "plugin/plugin_guard.h"
-#include "program/without_actions.h"
 #include "runtime/fixed_memory.h"
 #include "runtime/plan_judge.h"
 #include "runtime/program_set.h"
@@ -63,13 +62,12 @@ void configure_strategies(Session& session, Plan& plan) {
 }
 
 AccountedProgram emit_plan(Session& session, const Plan& plan, bool verified) {
-  const program::WithoutActions judged;
   const auto transfer = comm::DeviceTransfer::for_planning();
   const HostPools pools;
   RunState state;
   state.counts_experts = expert_load_steps(session.config());
   EmittedProgram emitted = emit_training({session.model().description, session.model().operators, plan, session.experts(plan.experts), session.activations(plan.activations), *transfer, pools, state},
-                                         verified);
+                                         {.verified = verified, .runs = false});
   AccountedProgram result{.program = std::move(emitted.built.program), .account = {}};
   result.account = account_memory(result.program);
   add_surroundings(result.account, plan, emitted.emitter->storage());

@@ -35,6 +35,7 @@ class ProgramEmitter final : public StepEmitter {
     StepMemory& memory;
     RunState& run;
     Purpose purpose = Purpose::kTraining;
+    bool runs = true;  // false: the program is only judged, and keeps no actions
   };
 
   explicit ProgramEmitter(const Context& context);

@@ -7,7 +7,7 @@ namespace oom::runtime {
 namespace {
 
 template <typename Emit>
-EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpose, const char* name, bool verified, const Emit& emit_stages) {
+EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpose, const char* name, const EmitOptions& options, const Emit& emit_stages) {
   EmittedProgram program;
   program.memory = std::make_unique<StepMemory>(sources.plan.device == DeviceKind::kCuda);
   program.emitter = std::make_unique<ProgramEmitter>(ProgramEmitter::Context{.model = sources.model,
@@ -19,11 +19,12 @@ EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpo
                                                                              .pools = sources.pools,
                                                                              .memory = *program.memory,
                                                                              .run = sources.run,
-                                                                             .purpose = purpose});
+                                                                             .purpose = purpose,
+                                                                             .runs = options.runs});
   emit_stages(*program.emitter);
   program.built = program.emitter->finish();
   program.memory->resize(program.built.program.buffers.size());
-  if (!verified) return program;
+  if (!options.verified) return program;
   const std::vector<program::Fault> faults = program::verify(program.built.program);
   if (!faults.empty()) {
     std::string text;
@@ -35,18 +36,18 @@ EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpo
 
 }  // namespace
 
-EmittedProgram emit_training(const ProgramSources& sources, bool verified) {
-  return emit(sources, ProgramEmitter::Purpose::kTraining, "training", verified, [&](ProgramEmitter& emitter) {
+EmittedProgram emit_training(const ProgramSources& sources, const EmitOptions& options) {
+  return emit(sources, ProgramEmitter::Purpose::kTraining, "training", options, [&](ProgramEmitter& emitter) {
     plugin::guarded(sources.plan.activations, "emit_training", plugin::kNoStep, [&] { sources.activations.emit_training(emitter); });
   });
 }
 EmittedProgram emit_evaluation(const ProgramSources& sources) {
-  return emit(sources, ProgramEmitter::Purpose::kEvaluation, "evaluation", true, [&](ProgramEmitter& emitter) {
+  return emit(sources, ProgramEmitter::Purpose::kEvaluation, "evaluation", {}, [&](ProgramEmitter& emitter) {
     plugin::guarded(sources.plan.activations, "emit_evaluation", plugin::kNoStep, [&] { sources.activations.emit_evaluation(emitter); });
   });
 }
 EmittedProgram emit_drain(const ProgramSources& sources) {
-  return emit(sources, ProgramEmitter::Purpose::kDrain, "drain", true, [&](ProgramEmitter& emitter) { emitter.emit_drain(); });
+  return emit(sources, ProgramEmitter::Purpose::kDrain, "drain", {}, [&](ProgramEmitter& emitter) { emitter.emit_drain(); });
 }
 
 }  // namespace oom::runtime

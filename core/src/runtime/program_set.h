@@ -30,8 +30,13 @@ struct ProgramSources {
   RunState& run;
 };
 
+struct EmitOptions {
+  bool verified = true;
+  bool runs = true;  ///< false: only judged, without actions
+};
+
 /// Emits and, unless told otherwise, verifies. Throws Error with every fault when a strategy emitted a program that does not hold.
-EmittedProgram emit_training(const ProgramSources& sources, bool verified = true);
+EmittedProgram emit_training(const ProgramSources& sources, const EmitOptions& options = {});
 EmittedProgram emit_evaluation(const ProgramSources& sources);
 EmittedProgram emit_drain(const ProgramSources& sources);
 

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "oom/program.h"
-#include "program/without_actions.h"
 
 namespace oom {
 namespace {
@@ -37,18 +36,15 @@ TEST(ProgramBuilder, ReadWaitsForTheWriterOnAnotherLane) {
 }
 
 TEST(ProgramBuilder, ActionsOfWhatIsOnlyJudgedAreLeftOut) {
-  const auto build = [] {
-    ProgramBuilder builder({0}, 1);
+  const auto build = [](bool keeps_actions) {
+    ProgramBuilder builder({0}, 1, keeps_actions);
     builder.emit({.kind = "use", .lane = {Lane::kCompute, 0}, .action = [](StageContext&) {}});
     return std::move(builder).build();
   };
-  {
-    const program::WithoutActions judged;
-    const BuiltProgram built = build();
-    EXPECT_EQ(built.program.stages.size(), 1u);
-    EXPECT_FALSE(built.actions[0]);
-  }
-  EXPECT_TRUE(build().actions[0]);
+  const BuiltProgram judged = build(false);
+  EXPECT_EQ(judged.program.stages.size(), 1u);
+  EXPECT_FALSE(judged.actions[0]);
+  EXPECT_TRUE(build(true).actions[0]);
 }
 
 TEST(ProgramBuilder, WindowReuseWaitsForTheReaderAndLaneOrderIsFree) {
