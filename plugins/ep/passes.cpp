@@ -1,5 +1,6 @@
 // The stages of a pass over a layer. Between two visits of an owner's experts the next one's rows are already on their way: hence the order of emission.
 #include <ATen/ops/empty.h>
+#include <oom/ops/experts.h>
 #include <oom/ops/permutation.h>
 
 #include <algorithm>
@@ -123,6 +124,22 @@ struct Exchange::Stages {
     program().emit(std::move(spec));
   }
 
+  ops::ExpertsProblem problem(int64_t rows) const {
+    const StepEmitter& emitter = exchange.emitter_;
+    return {.device = emitter.plan().device == DeviceKind::kCuda ? c10::DeviceType::CUDA : c10::DeviceType::CPU, .dtype = emitter.compute_type(), .rows = rows,
+            .experts = shape().owned_experts(), .hidden = emitter.model().hidden, .width = emitter.model().routed.width};
+  }
+  // What a visit of so many rows allocates: inputs and results [rows, H] and, where the visit is kept, Z.
+  int64_t forward_bytes(int64_t rows, bool keeps) const {
+    const int64_t x = rows * exchange.received_.layout.row_bytes(), z = x / exchange.received_.layout.hidden * 2 * exchange.emitter_.model().routed.width;
+    return 2 * x + (keeps ? z : 0) + ops::experts_forward_workspace_bytes(problem(rows), keeps) + 12 * rows + 8 * shape().owned_experts();
+  }
+  // Inputs, their gradients, the results' gradients and Z.
+  int64_t backward_bytes(int64_t rows) const {
+    const int64_t x = rows * exchange.received_.layout.row_bytes(), z = x / exchange.received_.layout.hidden * 2 * exchange.emitter_.model().routed.width;
+    return 3 * x + z + ops::experts_backward_workspace_bytes(problem(rows)) + 16 * rows + 8 * shape().owned_experts();
+  }
+
   // Work of the rows expected in a visit, temporaries of as many as its buffers hold.
   Cost price(const Visit& at) const {
     const RoutedExperts& model = exchange.emitter_.model().routed;
@@ -130,22 +147,22 @@ struct Exchange::Stages {
     const double hidden = static_cast<double>(exchange.emitter_.model().hidden), width = static_cast<double>(model.width);
     const double element = static_cast<double>(exchange.received_.layout.row_bytes()) / hidden;
     const double weights = static_cast<double>(shape().owned_experts()) * 3 * width * hidden;
-    const double most = static_cast<double>(exchange.received_.layout.rows);
+    const int64_t most = exchange.received_.layout.rows, kept_rows = retains() ? shape().kept_rows(at.chunk, at.round) : 0;
     Cost cost{.fixed_seconds = exchange.emitter_.plan().device == DeviceKind::kCuda ? kVisitLaunches : 0, .tokens = static_cast<double>(shape().chunk_size(at.chunk)), .parameters = weights};
     if (!backward()) {
       cost.gemm_flops = 2 * rows * hidden * 3 * width;
       cost.hbm_bytes = element * (rows * (7 * hidden + 6 * width) + (rows > 0 ? weights : 0));
-      cost.workspace_bytes = static_cast<int64_t>(element * most * (2 * hidden + 3 * width) + 12 * most);
+      cost.workspace_bytes = std::max(forward_bytes(most, false), forward_bytes(kept_rows, true));
     } else {
       const bool keeps = expects_kept(at);  // then neither are the rows grouped again, nor Z made
       cost.gemm_flops = 2 * rows * hidden * (keeps ? 6 : 8) * width;
       // Where a layer's experts are visited more than once, their gradients are made, read and added to FP32 sums each time.
       const double sums = exchange.visits() > 1 ? 12 * weights : 0;
       cost.hbm_bytes = element * (rows * (keeps ? 13 * hidden + 16 * width : 16 * hidden + 18 * width) + (rows > 0 ? 2 * weights : 0)) + (rows > 0 ? sums : 0);
-      cost.workspace_bytes = static_cast<int64_t>(element * most * (3 * hidden + 3 * width) + 20 * most);
+      cost.workspace_bytes = backward_bytes(most);
     }
     // A visit that is not kept leaves its buffer empty.
-    if (retains()) cost.workspace_bytes -= exchange.kept_bytes(at.chunk, at.round);
+    if (retains()) cost.workspace_bytes = std::max<int64_t>(0, cost.workspace_bytes - exchange.kept_bytes(at.chunk, at.round));
     return cost;
   }
 
@@ -207,7 +224,8 @@ struct Exchange::Stages {
     for (int source = 0; source < shape().ranks; ++source) {
       StageSpec spec{.kind = backward() ? "experts_combine_backward" : "experts_combine", .layer = pass.layer, .part = chunk, .lane = {Lane::kCompute, source},
                      .reads = home().parts(chunk, source) + std::vector{pass.order[source]},
-                     .cost = {.hbm_bytes = static_cast<double>(bytes), .tokens = static_cast<double>(shape().chunk_size(chunk))}};
+                     .cost = {.hbm_bytes = static_cast<double>(bytes), .tokens = static_cast<double>(shape().chunk_size(chunk)),
+                              .workspace_bytes = backward() ? shape().chunk_size(chunk) * shape().top_k * 4 : 0}};
       if (!backward()) spec.reads.push_back(pass.routing[source]);
       const std::vector<BufferId> out = backward() ? std::vector{gradients->dinput[source], gradients->dweights[source]} : std::vector{(*routed)[source]};
       (chunk == 0 ? spec.writes : spec.updates) = out;

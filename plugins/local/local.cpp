@@ -2,6 +2,8 @@
 
 #include <oom/ops/moe.h>
 
+#include <algorithm>
+
 namespace oom::local {
 namespace {
 
@@ -15,30 +17,34 @@ enum Saved { kZ, kCounts, kEnds, kTokenOf, kRowOf };
 
 enum class ExpertPass { kForward, kReplay, kBackward };
 
-// Rows of H elements and I elements are read and written about as often as counted here; weights and their gradients once.
-Cost price(const StepEmitter& emitter, ExpertPass pass, int64_t tokens) {
+// Rows of H elements and I elements are read and written about as often as counted here; weights and their gradients once. `saves`: the forward's Z is
+// counted among what it saves.
+Cost price(const StepEmitter& emitter, ExpertPass pass, int64_t tokens, bool saves) {
   const RoutedExperts& routed = emitter.model().routed;
   const double rows = static_cast<double>(tokens * routed.top_k);
   const double hidden = static_cast<double>(emitter.model().hidden), width = static_cast<double>(routed.width);
   const double element = static_cast<double>(element_bytes(emitter.plan().workload.compute));
   const double bank = static_cast<double>(routed.experts) * 3 * width * hidden;
+  const ops::ExpertsProblem problem{.device = emitter.plan().device == DeviceKind::kCuda ? c10::DeviceType::CUDA : c10::DeviceType::CPU, .dtype = emitter.compute_type(),
+                                    .rows = tokens * routed.top_k, .experts = routed.experts, .hidden = emitter.model().hidden, .width = routed.width};
+  // One [rows, H]; and the tokens' sums, which are made when the experts are done.
+  const auto x = static_cast<int64_t>(element * rows * hidden), sums = static_cast<int64_t>(element * hidden) * tokens;
   Cost cost{.tokens = static_cast<double>(tokens), .parameters = bank};
   switch (pass) {
     case ExpertPass::kForward:
       cost.gemm_flops = 2 * rows * hidden * 3 * width;
       cost.hbm_bytes = element * (rows * (6 * hidden + 6 * width) + bank);
-      cost.workspace_bytes = static_cast<int64_t>(element * rows * (2 * hidden + width));
+      cost.workspace_bytes = std::max(x + x + ops::experts_forward_workspace_bytes(problem, saves) - sums, x) + 8 * (problem.rows + problem.experts);
       break;
     case ExpertPass::kReplay:
       cost.gemm_flops = 2 * rows * hidden * 2 * width;
       cost.hbm_bytes = element * (rows * (3 * hidden + 2 * width) + bank);
-      cost.workspace_bytes = static_cast<int64_t>(element * rows * hidden);
+      cost.workspace_bytes = x;
       break;
     case ExpertPass::kBackward:
       cost.gemm_flops = 4 * rows * hidden * 3 * width;
       cost.hbm_bytes = element * (rows * (10 * hidden + 16 * width) + 2 * bank);
-      // Fitted to the peaks of two runs on H200: rows on their way through, and the grouped product of the larger weight before it joins its sink.
-      cost.workspace_bytes = static_cast<int64_t>(element * (rows * (2 * hidden + 1.5 * width) + bank * 2 / 3));
+      cost.workspace_bytes = std::max(3 * x + ops::experts_backward_workspace_bytes(problem) - sums, 3 * x) + 8 * (problem.rows + problem.experts);
       break;
   }
   return cost;
@@ -99,7 +105,7 @@ void Local::emit_forward(StepEmitter& emitter, int layer, const ExpertBuffers& b
                    .part = buffers.part.index,
                    .lane = {Lane::kCompute, rank},
                    .reads = joined({buffers.front[rank], buffers.routing[rank]}, bank.reads[rank]),
-                   .cost = price(emitter, save && !sum ? ExpertPass::kReplay : ExpertPass::kForward, buffers.part.tokens)};
+                   .cost = price(emitter, save && !sum ? ExpertPass::kReplay : ExpertPass::kForward, buffers.part.tokens, save)};
     if (save) spec.writes.push_back(buffers.saved[rank]);
     if (sum) spec.writes.push_back(buffers.routed[rank]);
     spec.action = [&emitter, &memory = emitter.memory(), bank, rank, experts, save, sum, front = buffers.front[rank], routing = buffers.routing[rank],
@@ -138,7 +144,7 @@ void Local::emit_backward(StepEmitter& emitter, int layer, const ExpertBuffers& 
          .reads = joined({buffers.front[rank], buffers.routing[rank], buffers.saved[rank], gradients.drouted[rank]}, bank.reads[rank]),
          .writes = joined({gradients.dinput[rank], gradients.dweights[rank]}, first ? target_.writes[rank] : std::vector<BufferId>{}),
          .updates = first ? std::vector<BufferId>{} : target_.writes[rank],
-         .cost = price(emitter, ExpertPass::kBackward, buffers.part.tokens),
+         .cost = price(emitter, ExpertPass::kBackward, buffers.part.tokens, true),
          .action = [&emitter, &memory = emitter.memory(), bank, target = target_, first, rank, front = buffers.front[rank], routing = buffers.routing[rank], saved = buffers.saved[rank],
                     drouted = gradients.drouted[rank], dinput = gradients.dinput[rank], dweights = gradients.dweights[rank]](StageContext&) {
            const std::vector<at::Tensor> held = std::move(memory.slot(saved).saved.tensors);

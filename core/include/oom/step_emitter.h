@@ -65,7 +65,7 @@ struct TokenPart {
 
 /// What a pass over a part of a feed-forward leaves for the backward of that part.
 struct FeedForwardRecord {
-  RankBuffers routing, front, saved, experts;
+  RankBuffers routing, front, saved, saved_by_back, experts;
 };
 
 /// A unit in a window of every rank that it was delivered to: what compute stages declare as reads, and where its tensors are.

@@ -168,6 +168,15 @@ struct FeedForwardCall {
   ops::RoutingStatistics statistics;
 };
 
+/// Which of the rows [T, H] that a feed-forward's halves hand on are memory of their own: a tensor counts once. The defaults are the most there can be.
+struct HandedOn {
+  bool side = true;              ///< there is a FeedForwardFront::side
+  bool saves_input = false;      ///< a front that saves keeps the experts' input in Saved anyhow
+  bool saves_side = false;       ///< likewise the side branch's result
+  int saved_by_back = 0;         ///< rows that `back` adds to Saved and back_backward takes out again, where replays_back(); saved_bytes leaves them out
+  bool passes_gradient = false;  ///< back_backward returns dz itself, as all three of its results
+};
+
 class OOM_API FeedForward {
  public:
   virtual ~FeedForward();
@@ -184,8 +193,9 @@ class OOM_API FeedForward {
   /// Returns the whole gradient of y, given the experts' gradient of expert_input [T, H] and of the routing weights FP32 [T, K].
   virtual at::Tensor front_backward(const at::Tensor& dexpert_input, const at::Tensor& drouting_weights, const at::Tensor& dside, const at::Tensor& dy,
                                     const at::Tensor& y, const Routing& routing, Saved& saved, const FeedForwardCall& call) const = 0;
-  /// Cost of front and back together; the routed experts are counted by their strategy.
+  /// Cost of front and back together; the routed experts are counted by their strategy. Workspace: the front's, or front_backward's.
   virtual SublayerCost cost(Pass pass, int64_t tokens, int64_t element_bytes) const = 0;
+  virtual HandedOn hands_on() const { return {}; }
 };
 
 }  // namespace abi_1

@@ -10,7 +10,9 @@
 #include "oom/ops/rms_norm.h"
 #include "oom/ops/scale.h"
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace oom {
 inline namespace abi_1 {
@@ -48,16 +50,17 @@ class GatedDeltaNetMixer final : public Mixer {
     const int64_t tokens = x.size(0);
 
     // Back through Wo, and the norm and gate before it.
-    const NormSettings& norm = settings_.output_norm;
-    const at::Tensor attended = values(held[kOut]), gate = values(held[kZ]);
-    at::Tensor normed_out = at::empty(attended.sizes(), attended.options());
-    ops::rms_norm_forward_out(normed_out, held[kOutRstd], attended, weights[norm.weight], norm.epsilon, ops::NormFlavour::kGated, gate);
-    ops::linear_wgrad(sinks[settings_.output], dy, flat(normed_out));
-    normed_out.reset();
-    ops::NormGradient behind = ops::rms_norm_backward(values(ops::linear_dgrad(dy, weights[settings_.output])), attended, weights[norm.weight], held[kOutRstd],
-                                                      ops::NormFlavour::kGated, sinks[norm.weight], gate);
-    held[kOut].reset();
-    held[kZ].reset();
+    ops::NormGradient behind;
+    {
+      const NormSettings& norm = settings_.output_norm;
+      const at::Tensor attended = values(std::exchange(held[kOut], {})), gate = values(std::exchange(held[kZ], {}));
+      at::Tensor normed_out = at::empty(attended.sizes(), attended.options());
+      ops::rms_norm_forward_out(normed_out, held[kOutRstd], attended, weights[norm.weight], norm.epsilon, ops::NormFlavour::kGated, gate);
+      ops::linear_wgrad(sinks[settings_.output], dy, flat(normed_out));
+      normed_out.reset();
+      behind = ops::rms_norm_backward(values(ops::linear_dgrad(dy, weights[settings_.output])), attended, weights[norm.weight], held[kOutRstd], ops::NormFlavour::kGated,
+                                      sinks[norm.weight], gate);
+    }
 
     // The rule. Its gradients of values go straight to the convolution's; those of queries and keys pass their norms first.
     const at::Tensor& conv = held[kConv];
@@ -116,8 +119,14 @@ class GatedDeltaNetMixer final : public Mixer {
     cost.gemm_flops = backward ? 2 * gemm : gemm;
     cost.other_flops = backward ? 3 * rule : rule;
     cost.device_bytes = rows * element * (backward ? 8 * hidden + 9 * all + 9 * value + 8 * key : 5 * hidden + 5 * all + 6 * value + 4 * key);
-    const double live = backward ? hidden + 2 * all + 2 * key + 2 * value : pass == oom::Pass::kForward ? hidden + 2 * all + 2 * key + 3 * value : 2 * value;
-    cost.workspace_bytes = static_cast<int64_t>(rows * element * live) + ops::gated_delta_rule_workspace_bytes(problem, backward);
+    // Beside what is saved, and the result, which comes last: while the rule runs, and in the norm behind it (or in front of it). Backward frees what the norm
+    // saved before the rule runs.
+    const double small = 2 * heads * element + 4 * (1 + 3 * heads + 2 * static_cast<double>(settings_.key_heads));
+    const double rule_bytes = static_cast<double>(ops::gated_delta_rule_workspace_bytes(problem, backward));
+    const auto live = [&](double in_rule, double in_norm) { return static_cast<int64_t>(std::max(rows * (element * in_rule + small) + rule_bytes, rows * (element * in_norm + small))); };
+    cost.workspace_bytes = backward                      ? live(all + 2 * key - hidden, 3 * value - hidden)
+                           : pass == oom::Pass::kForward ? live(all + 2 * key + 2 * value - hidden, std::max({all + value, 2 * all + value - hidden, all + 2 * key + 3 * value - hidden}))
+                                                         : live(0, value);
     return cost;
   }
 

@@ -269,7 +269,8 @@ SublayerCost GroupedAttention::cost(Pass pass, int64_t batch, int64_t length, in
     const double gate = settings_.output_gate ? width : 0;
     if (pass == Pass::kProject) cost.gemm_flops = 2 * tokens * hidden * (width + gate);
     cost.device_bytes = pass == Pass::kProject ? rows * (3 * hidden + width + 4 * gate) : tokens * (4 * hidden + 8 * hidden * element);
-    cost.workspace_bytes = static_cast<int64_t>(std::min(tokens, static_cast<double>(row_chunk_)) * element * (pass == Pass::kProject ? hidden + (gate > 0 ? hidden + 2 * gate : 0) : 3 * hidden));
+    const double projecting = hidden + (gate > 0 ? hidden + 2 * gate : 0) + (settings_.output_norm.present() ? hidden : 0);
+    cost.workspace_bytes = static_cast<int64_t>(std::min(tokens, static_cast<double>(row_chunk_)) * element * (pass == Pass::kProject ? projecting : 3 * hidden));
     return cost;
   }
   const Heads heads(slice, heads_per_key());

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "oom/blocks.h"
 #include "oom/ops/gate.h"
 #include "oom/ops/gated_mlp.h"
@@ -15,6 +17,9 @@ class MoeFeedForward final : public FeedForward {
 
   bool routed() const override { return settings_.experts > 0; }
   bool replays_back() const override { return false; }
+  HandedOn hands_on() const override {
+    return {.side = settings_.shared.present(), .saves_input = true, .saves_side = settings_.shared_gate < 0, .passes_gradient = true};
+  }
 
   FeedForwardFront front(const at::Tensor& y, const FeedForwardCall& call, Routing& routing, Saved* saved) const override {
     const NormSettings& norm = settings_.input_norm;
@@ -91,9 +96,14 @@ class MoeFeedForward final : public FeedForward {
     const double gemm = 2 * rows * hidden * (experts + 3 * width);
     cost.gemm_flops = pass == Pass::kBackward ? 2 * gemm : gemm;
     cost.device_bytes = rows * element * (pass == Pass::kBackward ? 8 * hidden + 6 * experts + 12 * width : 5 * hidden + 3 * experts + 6 * width);
-    cost.saved_bytes = static_cast<int64_t>(rows * (element * (hidden + experts + 2 * width + (width > 0 ? hidden : 0)) + 4));
+    cost.saved_bytes = static_cast<int64_t>(rows * (element * (hidden + experts + 2 * width + (width > 0 ? hidden : 0) + (settings_.shared_gate >= 0 ? 1 : 0)) + 4));
     const double gated = settings_.shared_gate >= 0 ? hidden : 0;
-    cost.workspace_bytes = static_cast<int64_t>(rows * element * (pass == Pass::kBackward ? hidden + gated + 2 * experts + 3 * width : 2 * experts + 3 * width));
+    // Forward: logits and what the branch makes, its result before the gate among it. Replay saves those. Backward adds to the experts' gradient where there is
+    // one; the branch is done when the result is made.
+    const double live = pass == Pass::kBackward  ? (routed() ? 0 : hidden) + std::max(2 * experts, gated + 5 * width - hidden)
+                        : pass == Pass::kForward ? (routed() ? 0 : hidden) + 2 * experts + std::max({3 * width, 2 * width + gated, 4 * width - hidden})
+                                                 : experts + std::max(width, 2 * width - hidden);
+    cost.workspace_bytes = static_cast<int64_t>(rows * element * live);
     return cost;
   }
 

@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "oom/ops/activation.h"
 #include "oom/ops/grouped_gemm.h"
 
@@ -16,6 +18,17 @@ void require_weights(const ExpertWeights& weights) {
 }
 
 }  // namespace
+
+int64_t experts_forward_workspace_bytes(const ExpertsProblem& p, bool save_z) {
+  const int64_t element = c10::elementSize(p.dtype), a = p.rows * p.width * element, y = p.rows * p.hidden * element;
+  return save_z ? a : std::max(3 * a - y, a);  // Z makes room for y
+}
+
+int64_t experts_backward_workspace_bytes(const ExpertsProblem& p) {
+  const int64_t element = c10::elementSize(p.dtype), da = p.rows * p.width * element, dx = p.rows * p.hidden * element;
+  const int64_t product = grouped_wgrad_workspace_bytes({.device = p.device, .dtype = p.dtype, .experts = p.experts, .n = 2 * p.width, .k = p.hidden});
+  return da + std::max<int64_t>(product - dx, 0);  // dx comes after the weights' gradients
+}
 
 at::Tensor experts_gate_up(const at::Tensor& x_rows, const at::Tensor& ends, const ExpertWeights& weights) {
   require_weights(weights);

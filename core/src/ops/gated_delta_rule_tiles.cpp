@@ -17,6 +17,7 @@
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <limits>
 #include <mutex>
 
@@ -200,10 +201,14 @@ at::Tensor delta_rule_backward_tiles(const TiledGradients& out, const at::Tensor
 }
 
 int64_t delta_rule_tiles_workspace_bytes(const DeltaRuleProblem& problem, bool backward) {
-  const int64_t tiles = (problem.tokens + kTile - 1) / kTile + problem.segments;
-  const int64_t squares = backward ? 14 : 7, rows = backward ? 12 : 5, states = backward ? 3 : 0;
-  const int64_t widths = problem.key_dim + problem.value_dim;
-  return 4 * tiles * problem.value_heads * (squares * kTile * kTile + rows * kTile * widths / 2 + states * problem.key_dim * problem.value_dim);
+  const int64_t segments = std::max<int64_t>(problem.segments, 1), tiles = (problem.tokens / segments + kTile - 1) / kTile;
+  const int64_t state = problem.key_dim * problem.value_dim, value_rows = kTile * problem.value_dim;
+  // Of a tile: [C, C], [C, Dk], [C, Dv], and eight numbers a row.
+  const auto of_tile = [&](int64_t squares, int64_t keys, int64_t values) { return kTile * (squares * kTile + keys * problem.key_dim + values * problem.value_dim + 8); };
+  // Forward: while tiles follow one another, or when they are laid back. Backward: the sums over pairs, or those of dk.
+  const int64_t of_head = backward ? tiles * (std::max(of_tile(19, 3, 8), of_tile(13, 9, 8)) + 2 * state) + 2 * state
+                                   : std::max(tiles * of_tile(6, 2, 2) + 3 * state + 3 * value_rows, tiles * of_tile(6, 2, 3) + state);
+  return 4 * segments * problem.value_heads * of_head;
 }
 
 }  // namespace oom::ops

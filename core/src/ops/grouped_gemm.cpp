@@ -183,6 +183,18 @@ GroupedGemmBackend choose_grouped_gemm_backend(const GroupedGemmProblem& problem
   return aligned && problem.compute_capability >= 80 ? GroupedGemmBackend::kTensorCoreTiles : GroupedGemmBackend::kLoopOverExperts;
 }
 
+int64_t grouped_wgrad_workspace_bytes(GroupedGemmProblem problem) {
+  if (problem.device == c10::DeviceType::CUDA && problem.compute_capability == 0) problem.compute_capability = 90;
+  const int64_t product = problem.n * problem.k;
+  switch (choose_grouped_gemm_backend(problem)) {
+    case GroupedGemmBackend::kGroupedKernel: return problem.experts * product * 2;
+    case GroupedGemmBackend::kTensorCoreTiles: return 0;
+    case GroupedGemmBackend::kCpu:
+    case GroupedGemmBackend::kLoopOverExperts: return problem.dtype == at::kFloat ? 0 : product * 4;
+  }
+  return 0;
+}
+
 at::Tensor grouped_forward(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& offsets) {
   OOM_CHECK(weights.dim() == 3 && weights.is_contiguous(), "expert weights are [E,N,K], contiguous; got ", weights.sizes());
   require_rows(x, offsets, weights.size(0));

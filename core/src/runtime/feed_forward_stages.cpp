@@ -21,10 +21,13 @@ FeedForwardRecord ProgramEmitter::emit_feed_forward(int layer, const Delivery& o
   const BufferClass buffer_class = forward && save ? BufferClass::kRetained : BufferClass::kWorkspace;
   const int64_t part_bytes = part.tokens * model().hidden * element_bytes(plan().workload.compute);
   FeedForwardRecord record;
-  // Until the backward there is no need of the side branch, and the experts' input is counted among what is saved.
+  const HandedOn handed = feed_forward.hands_on();
+  const int64_t input_bytes = routed && !(save && handed.saves_input) ? part_bytes : 0, side_bytes = handed.side && !(save && handed.saves_side) ? part_bytes : 0;
+  // Until the backward there is no need of the side branch.
   const bool retains = forward && save;
-  record.front = add_activation("front" + name, retains ? 0 : 2 * part_bytes, buffer_class);
-  const RankBuffers side = retains ? add_activation("side" + name, part_bytes, BufferClass::kWorkspace) : RankBuffers{};
+  record.front = add_activation("front" + name, input_bytes + (retains ? 0 : side_bytes), buffer_class);
+  const RankBuffers side = retains ? add_activation("side" + name, side_bytes, BufferClass::kWorkspace) : RankBuffers{};
+  if (save && handed.saved_by_back > 0) record.saved_by_back = add_activation("saved behind experts" + name, handed.saved_by_back * part_bytes, buffer_class);
   if (save) record.saved = add_activation("feed-forward saved" + name, feed_forward.cost(Pass::kReplay, part.tokens, element_bytes(plan().workload.compute)).saved_bytes, buffer_class);
   if (routed) {
     RankBuffers& decided = routings_[{layer, part.begin}];
@@ -37,7 +40,8 @@ FeedForwardRecord ProgramEmitter::emit_feed_forward(int layer, const Delivery& o
   for (int rank = 0; rank < ranks(); ++rank) {
     const RowSpan in = span(y, rank, part.begin, part.tokens);
     StageSpec spec{.kind = forward ? "router_forward" : "router_replay", .layer = layer, .part = part.index, .lane = {Lane::kCompute, rank},
-                   .reads = ordinary.reads[rank] + std::vector{in.buffer}, .writes = {record.front[rank]}, .cost = feed_forward_price(feed_forward, pass, part.tokens, plan())};
+                   .reads = ordinary.reads[rank] + std::vector{in.buffer}, .writes = {record.front[rank]},
+                   .cost = feed_forward_price(feed_forward, save ? Pass::kReplay : Pass::kForward, part.tokens, plan())};
     if (save) spec.writes.push_back(record.saved[rank]);
     if (retains) spec.writes.push_back(side[rank]);
     if (routed) (forward ? spec.writes : spec.reads).push_back(record.routing[rank]);
@@ -71,13 +75,16 @@ FeedForwardRecord ProgramEmitter::emit_feed_forward(int layer, const Delivery& o
     const RowSpan in = span(y, rank, part.begin, part.tokens);
     StageSpec spec{.kind = forward ? "combine_forward" : "combine_replay", .layer = layer, .part = part.index, .lane = {Lane::kCompute, rank},
                    .reads = ordinary.reads[rank] + std::vector{in.buffer, record.front[rank]}, .cost = row_price(4, part.tokens, plan(), model().hidden)};
+    // The sum with the side branch, and a result that nobody reads.
+    spec.cost.workspace_bytes = (handed.side ? part_bytes : 0) + (z ? 0 : part_bytes);
     if (routed) spec.reads.push_back(buffers.routed[rank]);
     if (save) spec.updates.push_back(record.saved[rank]);
+    if (!record.saved_by_back.empty()) spec.writes.push_back(record.saved_by_back[rank]);
     if (retains) spec.reads.push_back(side[rank]);
     RowSpan out;
     if (z) {
       out = span(*z, rank, part.begin, part.tokens);
-      declare_fill(spec, out);
+      declare_result(spec, out);
     }
     spec.action = [this, &feed_forward, layer, ordinary, rank, in, from = record.front[rank], sum = routed ? buffers.routed[rank] : kNone, out,
                    aside = save ? record.saved[rank] : kNone, beside = retains ? side[rank] : kNone](StageContext&) {
@@ -100,10 +107,11 @@ void ProgramEmitter::emit_feed_forward_backward(int layer, const Delivery& ordin
   const bool routed = feed_forward.routed();
   const std::string name = cat(" layer ", layer, " part ", part.index);
   const int64_t part_bytes = part.tokens * model().hidden * element_bytes(plan().workload.compute);
-  const RankBuffers side = add_activation("gradient of side and stream" + name, 2 * part_bytes, BufferClass::kWorkspace);
+  const int64_t own_bytes = feed_forward.hands_on().passes_gradient ? 0 : part_bytes;
+  const RankBuffers side = add_activation("gradient of side and stream" + name, 2 * own_bytes, BufferClass::kWorkspace);
   ExpertGradientBuffers experts;
   if (routed) {
-    experts.drouted = add_activation("gradient of routed" + name, part_bytes, BufferClass::kWorkspace);
+    experts.drouted = add_activation("gradient of routed" + name, own_bytes, BufferClass::kWorkspace);
     experts.dinput = add_activation("gradient of expert input" + name, part_bytes, BufferClass::kWorkspace);
     experts.dweights = add_activation("gradient of routing" + name, part.tokens * model().routed.top_k * 4, BufferClass::kWorkspace);
   }
@@ -111,6 +119,8 @@ void ProgramEmitter::emit_feed_forward_backward(int layer, const Delivery& ordin
     const RowSpan upper = span(dz, rank, part.begin, part.tokens);
     StageSpec spec{.kind = "combine_backward", .layer = layer, .part = part.index, .lane = {Lane::kCompute, rank}, .reads = ordinary.reads[rank] + std::vector{upper.buffer},
                    .writes = {side[rank]}, .updates = {record.saved[rank]}, .cost = row_price(2, part.tokens, plan(), model().hidden)};
+    spec.cost.workspace_bytes = 0;
+    if (!record.saved_by_back.empty()) spec.reads.push_back(record.saved_by_back[rank]);
     (gradient.accumulate ? spec.updates : spec.writes) = (gradient.accumulate ? spec.updates : spec.writes) + gradient.writes[rank];
     if (routed) spec.writes.push_back(experts.drouted[rank]);
     spec.action = [this, &feed_forward, layer, ordinary, gradient, rank, upper, aside = record.saved[rank], beside = side[rank],
@@ -136,8 +146,8 @@ void ProgramEmitter::emit_feed_forward_backward(int layer, const Delivery& ordin
                    .cost = feed_forward_price(feed_forward, Pass::kBackward, part.tokens, plan())};
     if (routed) spec.reads = spec.reads + std::vector{record.routing[rank], experts.dinput[rank], experts.dweights[rank]};
     if (routed && !coefficients_.empty()) spec.reads.push_back(coefficients_[rank]);
-    // Into the rows that this part's gradient came from, or into a buffer of its own.
-    if (lower.buffer == dz.buffers[rank]) spec.reads.push_back(lower.buffer);
+    // Into the rows that this part's gradient came from, or into a buffer of its own. What was handed on as it came lives until here.
+    if (lower.buffer == dz.buffers[rank] || own_bytes == 0) spec.reads.push_back(dz.buffers[rank]);
     declare_result(spec, lower);
     spec.action = [this, &feed_forward, layer, ordinary, gradient, rank, routed, in, aside = record.saved[rank], beside = side[rank], lower,
                    decided = routed ? record.routing[rank] : kNone, dinput = routed ? experts.dinput[rank] : kNone,

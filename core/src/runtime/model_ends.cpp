@@ -1,6 +1,7 @@
 // The ends of the model and of the step: batch, embedding, head and loss, auxiliary loss, gradient norm.
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "oom/ops/embedding.h"
@@ -59,7 +60,7 @@ ops::RoutingStatistics ProgramEmitter::statistics(int rank) const {
 // Z and the order of the rows; these are gathered from the experts' input again.
 int64_t ProgramEmitter::expert_saved_bytes(int64_t tokens) const {
   const int64_t rows = tokens * model().routed.top_k;
-  return rows * (2 * model().routed.width * element_bytes(plan().workload.compute) + 8);
+  return rows * (2 * model().routed.width * element_bytes(plan().workload.compute) + 8) + 8 * model().routed.experts;
 }
 
 double ProgramEmitter::embedding_scale() const {
@@ -110,7 +111,10 @@ void ProgramEmitter::emit_head(const RankBuffers& x, const RankBuffers& dx) {
     StageSpec spec{.kind = training ? "head_and_loss" : "loss", .layer = kHeadLayer, .lane = {Lane::kCompute, rank},
                    .reads = joined(joined({x[rank], targets_[rank]}, norm.reads[rank]), head.reads[rank]), .writes = {losses_[rank]},
                    .cost = {.gemm_flops = training ? 3 * flops : flops, .hbm_bytes = static_cast<double>(tokens * vocabulary) * (training ? 14 : 8),
-                            .tokens = static_cast<double>(tokens), .workspace_bytes = 2 * boundary_bytes() + chunk * vocabulary * 4}};
+                            .tokens = static_cast<double>(tokens)}};
+    // Normed input, its gradient and a chunk of logits; the input's gradient comes when the logits are gone.
+    const int64_t logits = chunk * vocabulary * 4, made = !training ? 0 : builder_.buffer(dx[rank]).lifetime == Lifetime::kPersistent ? boundary_bytes() : 0;
+    spec.cost.workspace_bytes = boundary_bytes() + (training ? made + std::max(boundary_bytes(), logits) : logits) + tokens * 12;
     if (training) {
       spec.writes = joined(joined(joined(spec.writes, norm_gradient.writes[rank]), head_gradient.writes[rank]), {dx[rank]});
     }

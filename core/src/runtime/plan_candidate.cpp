@@ -20,7 +20,9 @@ void add_surroundings(MemoryAccount& account, const Plan& plan, const StoragePla
   }
   const bool cuda = plan.device == DeviceKind::kCuda;
   for (PlaceAccount& gpu : account.gpus) {
-    if (cuda) add_fixed(gpu, "CUDA context and libraries", BufferClass::kFixed, gpu_fixed_bytes(plan.ranks));
+    if (!cuda) continue;
+    add_fixed(gpu, "pages that temporaries do not fill", BufferClass::kWorkspace, unfilled_bytes(gpu.peak_bytes - gpu.persistent_bytes));
+    add_fixed(gpu, "CUDA context and libraries", BufferClass::kFixed, gpu_fixed_bytes(plan.ranks));
   }
   for (int rank = 0; rank < plan.ranks; ++rank) {
     PlaceAccount& node = account.nodes.at(plan.node_of_rank.at(rank));

@@ -166,7 +166,8 @@ void ProgramEmitter::declare_fill(StageSpec& spec, BufferId buffer, int64_t amou
 void ProgramEmitter::declare_result(StageSpec& spec, const RowSpan& span) {
   declare_fill(spec, span);
   const bool replaces = std::find(spec.updates.begin(), spec.updates.end(), span.buffer) != spec.updates.end();
-  if (replaces || span.count < span.total) spec.cost.workspace_bytes += span.count * model().hidden * element_bytes(plan().workload.compute);
+  const bool copies = builder_.buffer(span.buffer).lifetime == Lifetime::kPersistent || span.count < span.total;
+  if (replaces || copies) spec.cost.workspace_bytes += span.count * model().hidden * element_bytes(plan().workload.compute);
 }
 
 void ProgramEmitter::declare_sum(StageSpec& spec, BufferId buffer) { (summed_.insert(buffer).second ? spec.writes : spec.updates).push_back(buffer); }

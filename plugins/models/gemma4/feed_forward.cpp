@@ -7,6 +7,7 @@
 
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace oom::gemma4 {
@@ -20,6 +21,7 @@ class Gemma4FeedForward final : public FeedForward {
 
   bool routed() const override { return true; }
   bool replays_back() const override { return true; }
+  HandedOn hands_on() const override { return {.saved_by_back = 2}; }
 
   FeedForwardFront front(const at::Tensor& y, const FeedForwardCall& call, Routing& routing, Saved* saved) const override {
     const LayerWeights& weights = call.weights;
@@ -100,9 +102,11 @@ class Gemma4FeedForward final : public FeedForward {
     const double gemm = 2 * rows * hidden * (experts + 3 * width);
     cost.gemm_flops = backward ? 2 * gemm : gemm;
     cost.device_bytes = rows * element * (backward ? 30 * hidden + 6 * experts + 14 * width : 19 * hidden + 3 * experts + 10 * width);
-    // With the experts' input, which is none of the saved tensors but lives as long.
-    cost.saved_bytes = static_cast<int64_t>(rows * (element * (6 * hidden + experts + 2 * width) + 4 * 4));
-    cost.workspace_bytes = static_cast<int64_t>(rows * element * (backward ? 4 * hidden + 2 * experts + 5 * width : 2 * hidden + 3 * width));
+    cost.saved_bytes = static_cast<int64_t>(rows * (element * (3 * hidden + experts + 2 * width) + 4 * 4));
+    const double live = backward                 ? std::max(2 * hidden + 2 * experts, hidden + 5 * width)
+                        : pass == Pass::kForward ? std::max(3 * hidden + 2 * width + 2 * experts, 4 * width)
+                                                 : experts + std::max(width, 2 * width - hidden);  // the others are saved
+    cost.workspace_bytes = static_cast<int64_t>(rows * element * live);
     return cost;
   }
 

@@ -37,12 +37,20 @@ struct ExpertsBackward {
   at::Tensor d_row_weights;  ///< FP32 [R]; undefined without row weights
 };
 
-/// Workspace: Z and A, 3 R I elements.
+/// What decides how much memory the calls below take beside operands and results.
+struct ExpertsProblem {
+  c10::DeviceType device = c10::DeviceType::CPU;
+  at::ScalarType dtype = at::kBFloat16;
+  int64_t rows = 0, experts = 0, hidden = 0, width = 0;
+};
+OOM_API int64_t experts_forward_workspace_bytes(const ExpertsProblem& problem, bool save_z);
+OOM_API int64_t experts_backward_workspace_bytes(const ExpertsProblem& problem);
+
 OOM_API ExpertsForward experts_forward(const at::Tensor& x_rows, const at::Tensor& ends, const ExpertWeights& weights, bool save_z);
 /// Returns Z [R,2I] again, for a backward whose forward did not save it.
 OOM_API at::Tensor experts_gate_up(const at::Tensor& x_rows, const at::Tensor& ends, const ExpertWeights& weights);
 /// `dy_rows` [R,H] is the gradient of a row's token, not yet times its routing weight `row_weights` (FP32 [R]; undefined: all one). `z` is
-/// overwritten by its gradient. Workspace: R I elements, and those of grouped_wgrad_into.
+/// overwritten by its gradient.
 OOM_API ExpertsBackward experts_backward(const at::Tensor& dy_rows, const at::Tensor& row_weights, const at::Tensor& x_rows, const at::Tensor& z,
                                          const at::Tensor& ends, const ExpertWeights& weights, const ExpertSinks& sinks);
 

@@ -1,7 +1,7 @@
 /// The gated feed-forward network that every token takes: y = W_down (act(W_gate x) * (W_up x)), with its gradients written out.
 ///
 /// Legend: T tokens, H hidden, I width. x, y [T,H]; gate, up [I,H]; down [H,I], contiguous. FP32 or BF16, one type. Runs on the current device and
-/// stream. Workspace: 3 T I elements in forward (Z is one of the results when asked for), 3 T I beside the operands in backward.
+/// stream. Workspace: 4 T I elements in forward (Z, 2 T I, is one of the results), 5 T I beside the operands in backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>

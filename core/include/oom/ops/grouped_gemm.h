@@ -37,6 +37,9 @@ struct GroupedGemmProblem {
 /// and fewer than 1024 experts, ours sm_80.
 OOM_API GroupedGemmBackend choose_grouped_gemm_backend(const GroupedGemmProblem& problem, GroupedGemmBackend preferred = GroupedGemmBackend::kGroupedKernel);
 
+/// Most that grouped_wgrad_into of a problem [E,N,K] allocates beside its sink, on the GPU that needs most where none is named (compute_capability 0).
+OOM_API int64_t grouped_wgrad_workspace_bytes(GroupedGemmProblem problem);
+
 /// Returns y [R,N]: y_r = W_e x_r. `x` [R,K].
 OOM_API at::Tensor grouped_forward(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& offsets);
 /// Returns dx [R,K]: dx_r = W_e^T dy_r. `dy` [R,N].

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 
+#include "../counting_allocator.h"
 #include "oom/ops/moe.h"
 #include "operand.h"
 
@@ -170,6 +171,38 @@ TEST_P(ExpertsTest, TokenChunksAddUp) {
   expect_close(parts.down.tensor, fp64(whole.down.tensor), "d down");
 }
 
+class ExpertsMemory : public testing::PlacedTest {};
+
+// Widths on either side of the hidden size: what makes the peak is another tensor.
+TEST_P(ExpertsMemory, IsWhatIsTold) {
+  c10::SetCPUAllocator(&oom::testing::counter(), /*priority=*/255);
+  constexpr int64_t kRows = 1000, kExperts = 4, kHidden = 64;
+  for (const int64_t width : {16, 48, 96}) {
+    const ExpertsProblem problem{.device = c10::DeviceType::CPU, .dtype = at::kFloat, .rows = kRows, .experts = kExperts, .hidden = kHidden, .width = width};
+    const ExpertWeights weights{random({kExperts, 2 * width, kHidden}), random({kExperts, kHidden, width})};
+    const ExpertSinks sinks{{at::zeros(weights.gate_up.sizes(), options()), false}, {at::zeros(weights.down.sizes(), options()), false}};
+    const at::Tensor x = random({kRows, kHidden}), ends = int32({300, 300, 700, kRows});
+    ExpertsForward forward;
+    for (const bool save : {false, true}) {
+      forward = {};
+      EXPECT_EQ(oom::testing::measure([&] { forward = experts_forward(x, ends, weights, save); }).workspace_bytes, experts_forward_workspace_bytes(problem, save)) << width << " " << save;
+    }
+    ExpertsBackward backward;
+    const auto run = [&] { backward = experts_backward(x, {}, x, forward.z, ends, weights, sinks); };
+    EXPECT_EQ(oom::testing::measure(run).workspace_bytes, experts_backward_workspace_bytes(problem)) << width;
+  }
+}
+
+// The grouped kernel of sm_90 leaves the weights' gradients in BF16 before they join their sinks.
+TEST(ExpertsMemoryOnGpus, CountsWeightGradients) {
+  ExpertsProblem problem{.device = c10::DeviceType::CUDA, .dtype = at::kBFloat16, .rows = 1000, .experts = 128, .hidden = 2048, .width = 768};
+  const int64_t gradients = 128 * 2 * 768 * 2048 * 2, activations = problem.rows * 768 * 2, results = problem.rows * 2048 * 2;
+  EXPECT_EQ(experts_backward_workspace_bytes(problem), activations + gradients - results);
+  problem.rows = 1000000;
+  EXPECT_EQ(experts_backward_workspace_bytes(problem), problem.rows * 768 * 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, ExpertsMemory, ::testing::Values(testing::Place{c10::DeviceType::CPU, at::kFloat}), testing::place_name);
 INSTANTIATE_TEST_SUITE_P(Places, ExpertsTest, all_places(), testing::place_name);
 
 }  // namespace

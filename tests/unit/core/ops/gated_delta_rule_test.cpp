@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "../counting_allocator.h"
 #include "delta_rule_reference.h"
 #include "poisoned.h"
 
@@ -218,6 +219,30 @@ TEST_P(GatedDeltaRuleTest, WrongOperandsAreRefused) {
   EXPECT_THROW(gated_delta_rule_forward(o.in, {2, int32({0, 80, 140}), crossing}, {}), Error) << "a segment crosses into the second sequence";
 }
 
+class GatedDeltaRuleMemory : public GatedDeltaRuleTest {};
+
+TEST_P(GatedDeltaRuleMemory, IsWhatIsTold) {
+  c10::SetCPUAllocator(&oom::testing::counter(), /*priority=*/255);
+  for (const auto& [key_dim, value_dim] : {std::pair<int64_t, int64_t>{16, 32}, {32, 16}, {128, 128}}) {
+    for (const int64_t length : {256, 200}) {
+      const Operands o = operands({"", 2, length, 2, 4, key_dim, value_dim, {}, -0.5, -0.01});
+      const DeltaRuleProblem problem{.device = c10::DeviceType::CPU, .dtype = at::kFloat, .tokens = 2 * length, .segments = 2, .key_heads = 2, .value_heads = 4,
+                                     .key_dim = key_dim, .value_dim = value_dim};
+      const auto expect_close = [&](bool backward, int64_t measured) {
+        const int64_t told = gated_delta_rule_workspace_bytes(problem, backward);
+        EXPECT_GE(told, measured) << key_dim << " " << value_dim << " " << length << (backward ? " backward" : " forward");
+        EXPECT_LE(told, measured + measured / 10) << key_dim << " " << value_dim << " " << length << (backward ? " backward" : " forward");
+      };
+      DeltaRuleForward forward;
+      const int64_t going = oom::testing::measure([&] { forward = gated_delta_rule_forward(o.in, o.segments, o.initial_state, {.final_state = true}); }).workspace_bytes;
+      expect_close(false, going);
+      const DeltaRuleGradients g = empty_gradients(o);
+      expect_close(true, oom::testing::measure([&] { gated_delta_rule_backward(g, o.dout, o.d_final_state, o.in, o.segments, o.initial_state, {}); }).workspace_bytes);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Places, GatedDeltaRuleMemory, ::testing::Values(Place{c10::DeviceType::CPU, at::kFloat}), place_name);
 INSTANTIATE_TEST_SUITE_P(Places, GatedDeltaRuleTest, all_places(), place_name);
 
 }  // namespace

@@ -50,7 +50,8 @@ class Selection : public ::testing::TestWithParam<std::tuple<const char*, Worklo
                                          "[budget]\ngpu = \"4GiB\"\nhost = \"8GiB\"\n[output]\ndir = \"", (folder_ / "run").string(), "\"\n"));
     session_ = std::make_unique<Session>(config(), std::vector<std::string>{});
     const CostTable rates = analytic_costs(session_->device());
-    const plan::Calibration costs{.machine = machine_of(*session_), .versions = calibrated_versions(), .device = session_->device(), .rates = rates, .profiles = {}};
+    const plan::Calibration costs{.machine = machine_of(*session_), .versions = calibrated_versions(), .device = session_->device(), .rates = rates,
+                                  .profiles = {}};
     write_file(folder_ / "costs.toml", plan::calibration_toml(costs));
     for (const std::string& experts : session_->expert_candidates()) candidates_.push_back(configured(experts));
   }
