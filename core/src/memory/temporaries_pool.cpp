@@ -11,12 +11,6 @@ namespace oom::memory {
 
 using base::format_bytes;
 
-namespace {
-
-constexpr int64_t kSlack = 64;  // of what a step should need: pages that blocks share, gaps between blocks
-
-}  // namespace
-
 TemporariesPool::TemporariesPool(std::unique_ptr<PageDevice> device, int64_t address_bytes)
     : device_(std::move(device)), page_bytes_(device_->page_bytes()), address_bytes_(align_up(address_bytes, page_bytes_)), base_(device_->reserve(address_bytes_)),
       heap_(address_bytes_, address_bytes_), slots_(address_bytes_ / page_bytes_) {}
@@ -31,7 +25,7 @@ void TemporariesPool::set_capacity(int64_t bytes, int64_t expected) {
   device_->wait();
   give_back_free_pages();
   capacity_ = bytes / page_bytes_ * page_bytes_;
-  expected_ = expected > 0 ? std::min(capacity_, align_up(expected + expected / kSlack, page_bytes_) + 2 * page_bytes_) : capacity_;
+  expected_ = expected > 0 ? std::min(capacity_, align_up(expected, page_bytes_)) : capacity_;
   heap_.set_large(std::max<int64_t>(expected_ / 64, 1 << 20));
   log_.clear();
   tuned_ = false;

@@ -11,9 +11,6 @@ namespace oom::runtime {
 
 /// On each of so many GPUs: CUDA context, mappings of peers, loaded modules, workspaces of cuBLAS and cuDNN.
 constexpr int64_t gpu_fixed_bytes(int gpus) { return int64_t{gpus > 1 ? 1280 : 768} << 20; }
-/// Beside a GPU's temporaries of so many bytes: pages of their pool that blocks do not fill, up to a hundredth of a measured step (temporaries_pool_test), and
-/// statistics of rows, which no stage prices.
-constexpr int64_t unfilled_bytes(int64_t temporaries) { return temporaries / 64; }
 /// In host memory: LibTorch, thread stacks, allocators' reserves.
 inline constexpr int64_t kHostFixedBytes = int64_t{512} << 20;
 /// In host memory, with CUDA: the host side of its libraries, and for each GPU the driver's tables.

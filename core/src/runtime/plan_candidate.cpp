@@ -1,6 +1,7 @@
 #include "runtime/plan_candidate.h"
 
 #include "comm/device_transfer.h"
+#include "memory/temporaries_pool.h"
 #include "plugin/plugin_guard.h"
 #include "runtime/fixed_memory.h"
 #include "runtime/plan_judge.h"
@@ -21,7 +22,8 @@ void add_surroundings(MemoryAccount& account, const Plan& plan, const StoragePla
   const bool cuda = plan.device == DeviceKind::kCuda;
   for (PlaceAccount& gpu : account.gpus) {
     if (!cuda) continue;
-    add_fixed(gpu, "pages that temporaries do not fill", BufferClass::kWorkspace, unfilled_bytes(gpu.peak_bytes - gpu.persistent_bytes));
+    const int64_t temporaries = gpu.peak_bytes - gpu.persistent_bytes;
+    add_fixed(gpu, "gaps between temporaries", BufferClass::kWorkspace, memory::pool_bytes(temporaries) - temporaries);
     add_fixed(gpu, "CUDA context and libraries", BufferClass::kFixed, gpu_fixed_bytes(plan.ranks));
   }
   for (int rank = 0; rank < plan.ranks; ++rank) {
