@@ -150,6 +150,7 @@ class CudaRuntime final : public DeviceRuntime {
     for (int rank = 0; rank < static_cast<int>(arenas_.size()); ++rank) {
       const memory::TemporariesPool::Usage pool = cuda_temporaries(rank).pool;
       tell_waits(rank, pool.waits);
+      if (pool.steps <= 2) measure_fixed(rank);
       if (pool.steps != 2) continue;  // the first is where places are sought
       log_info("memory: gpu ", rank, ": temporaries of a step: ", base::format_bytes(pool.peak_in_use), " in use at most, in ", base::format_bytes(pool.mapped), " (first step: ",
                base::format_bytes(pool.peak_mapped), ")");
@@ -169,6 +170,15 @@ class CudaRuntime final : public DeviceRuntime {
   memory::PinnedRegistry* registry() override { return registry_.get(); }
 
  private:
+  // Libraries load modules when they are first used.
+  void measure_fixed(int rank) {
+    size_t free = 0, total = 0;
+    check(cudaSetDevice(rank), cat("rank ", rank, ": cudaSetDevice"));
+    check(cudaMemGetInfo(&free, &total), cat("rank ", rank, ": cudaMemGetInfo"));
+    const CudaTemporaries temporaries = cuda_temporaries(rank);
+    fixed_[rank] = std::max(fixed_[rank], static_cast<int64_t>(total - free) - arena_bytes_[rank] - temporaries.pool.mapped - temporaries.beside);
+  }
+
   // Nothing failed, but a step that moves pages waits for the GPU each time.
   void tell_waits(int rank, int64_t waits) {
     if (waits <= silent_waits_.at(rank)) return;
@@ -180,7 +190,7 @@ class CudaRuntime final : public DeviceRuntime {
   std::vector<void*> arenas_;
   std::vector<int64_t> arena_bytes_;
   std::vector<int64_t> silent_waits_;  // so many are not told
-  std::vector<int64_t> fixed_;  // context and modules, measured before the arena was taken
+  std::vector<int64_t> fixed_;  // context and modules, measured before the arena was taken and after the first steps
 };
 
 }  // namespace

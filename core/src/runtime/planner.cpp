@@ -134,7 +134,7 @@ std::string reason(const Path& path) {
   for (const Trial& trial : path.others) {
     if (trial.fits && (!next || *trial.figures.step_seconds < *next->figures.step_seconds)) next = &trial;
   }
-  std::string text = cat("; of ", path.others.size() + 1, " plans tried");
+  std::string text = cat("of ", path.others.size() + 1, " plans tried");
   if (next) text += cat(" the next takes ", *next->figures.step_seconds, " s with ", describe_difference(next->plan, path.best.plan));
   return text;
 }
@@ -162,7 +162,7 @@ PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& bud
   const size_t chosen = plugin::guarded(session.config().engine().selector, "select", plugin::kNoStep,
                                         [&] { return session.selector().select(candidates, may_run ? &runs : nullptr, evidence); });
   OOM_CHECK(chosen < paths.size() && candidates[chosen].fits, "the selector chose candidate ", chosen, ", which does not fit");
-  PlanAnswer answer{.run = planned_run(session, std::move(*paths[chosen].candidate), budgets, evidence + reason(paths[chosen])), .refusal = {}};
+  PlanAnswer answer{.run = planned_run(session, std::move(*paths[chosen].candidate), budgets, cat(evidence, evidence.ends_with('\n') ? "  " : "; ", reason(paths[chosen]))), .refusal = {}};
   for (size_t i = 0; i < paths.size(); ++i) {
     // Of another strategy what it came to in the end.
     if (i == chosen) answer.run->others.insert(answer.run->others.end(), std::make_move_iterator(paths[i].others.begin()), std::make_move_iterator(paths[i].others.end()));
