@@ -17,36 +17,39 @@ TemporariesPool::TemporariesPool(std::unique_ptr<PageDevice> device, int64_t add
 
 TemporariesPool::~TemporariesPool() {
   device_->wait();
-  give_back_free_pages();
+  give_back_free_pages(0);
 }
 
 void TemporariesPool::set_capacity(int64_t bytes, int64_t expected) {
   const std::lock_guard lock(mutex_);
   device_->wait();
-  give_back_free_pages();
+  give_back_free_pages(0);
   capacity_ = bytes / page_bytes_ * page_bytes_;
   expected_ = expected > 0 ? std::min(capacity_, align_up(expected, page_bytes_)) : capacity_;
   heap_.set_large(std::max<int64_t>(expected_ / 64, 1 << 20));
   log_.clear();
   tuned_ = false;
   usage_ = {.in_use = usage_.in_use, .peak_in_use = usage_.in_use, .mapped = usage_.mapped, .peak_mapped = usage_.mapped};
-  waits_before_ = 0;
+  next_look_ = 1;
 }
 
 std::byte* TemporariesPool::allocate(int64_t bytes) {
   const std::lock_guard lock(mutex_);
   bytes = align_up(bytes, TwoEndedHeap::kAlignment);
   const int64_t offset = heap_.allocate(bytes);
-  const auto message = [&] {
-    return cat("temporaries: ", format_bytes(bytes), " more are needed beside ", format_bytes(usage_.in_use), " in use; ", format_bytes(capacity_),
-               " may be taken. Raise budget.gpu or budget.headroom");
-  };
-  if (offset < 0) throw DeviceError(message());
+  bool there = false;
+  device_full_.clear();
   try {
-    map_pages(offset, bytes);
-  } catch (const DeviceError& error) {
+    there = offset >= 0 && map_pages(offset, bytes);
+  } catch (...) {
     heap_.release(offset);
-    throw DeviceError(cat(message(), error.what()[0] ? " (" : "", error.what(), error.what()[0] ? ")" : ""));
+    throw;
+  }
+  if (!there) {
+    if (offset >= 0) heap_.release(offset);
+    throw DeviceError(cat("temporaries: ", format_bytes(bytes), " more are needed beside ", format_bytes(usage_.in_use), " in use; ", format_bytes(capacity_), " may be taken",
+                          device_full_.empty() ? ". Raise budget.gpu or budget.headroom"
+                                               : cat(", but the device has no more than ", format_bytes(usage_.mapped), " (", device_full_, "). End other programs on this GPU, or lower budget.gpu")));
   }
   log_.request(offset, bytes);
   usage_.in_use += bytes;
@@ -63,11 +66,14 @@ void TemporariesPool::release(std::byte* block) {
   usage_.in_use -= bytes;
 }
 
-// Counts the block on its pages once all of them are mapped.
-void TemporariesPool::map_pages(int64_t offset, int64_t bytes) {
+// Counts the block on its pages once all of them are mapped; false where there are not enough.
+bool TemporariesPool::map_pages(int64_t offset, int64_t bytes) {
   const int64_t first = offset / page_bytes_, last = (offset + bytes - 1) / page_bytes_;
+  const auto count_block = [&](int32_t change) {
+    for (int64_t page = first; page <= last; ++page) slots_[page].blocks += change;
+  };
   const int64_t missing = std::count_if(slots_.begin() + first, slots_.begin() + last + 1, [](const Slot& slot) { return !slot.mapped; });
-  for (int64_t page = first; page <= last; ++page) ++slots_[page].blocks;  // none of them may be taken for another
+  count_block(1);  // none of its pages may be taken for another
   try {
     if (!tuned_) {
       create_pages(missing, expected_);
@@ -75,25 +81,34 @@ void TemporariesPool::map_pages(int64_t offset, int64_t bytes) {
     }
     create_pages(missing, capacity_);
     take_free_pages(missing);
-    if (static_cast<int64_t>(spare_.size()) < missing) throw DeviceError("");
+    if (static_cast<int64_t>(spare_.size()) < missing) {
+      count_block(-1);
+      return false;
+    }
+    for (int64_t page = first; page <= last; ++page) {
+      Slot& slot = slots_[page];
+      if (slot.mapped) continue;
+      device_->map(page * page_bytes_, spare_.back());
+      slot.mapped = true;
+      slot.page = spare_.back();
+      spare_.pop_back();
+    }
   } catch (...) {
-    for (int64_t page = first; page <= last; ++page) --slots_[page].blocks;
+    count_block(-1);
     throw;
   }
-  for (int64_t page = first; page <= last; ++page) {
-    Slot& slot = slots_[page];
-    if (slot.mapped) continue;
-    device_->map(page * page_bytes_, spare_.back());
-    slot.mapped = true;
-    slot.page = spare_.back();
-    spare_.pop_back();
-  }
+  return true;
 }
 
-// Until `count` are spare, or `capacity` is reached.
+// Until `count` are spare, `capacity` is reached, or the device is full.
 void TemporariesPool::create_pages(int64_t count, int64_t capacity) {
-  while (static_cast<int64_t>(spare_.size()) < count && usage_.mapped < capacity) {
-    spare_.push_back(device_->create());
+  while (static_cast<int64_t>(spare_.size()) < count && usage_.mapped < capacity && device_full_.empty()) {
+    try {
+      spare_.push_back(device_->create());
+    } catch (const DeviceError& error) {
+      device_full_ = error.what();
+      return;
+    }
     usage_.mapped += page_bytes_;
     usage_.peak_mapped = std::max(usage_.peak_mapped, usage_.mapped);
   }
@@ -116,7 +131,8 @@ void TemporariesPool::take_free_pages(int64_t count) {
   }
 }
 
-void TemporariesPool::give_back_free_pages() {
+// All but `kept` pages at most; those are spare then.
+void TemporariesPool::give_back_free_pages(int64_t kept) {
   for (size_t page = 0; page < slots_.size(); ++page) {
     Slot& slot = slots_[page];
     if (!slot.mapped || slot.blocks > 0) continue;
@@ -124,23 +140,26 @@ void TemporariesPool::give_back_free_pages() {
     slot.mapped = false;
     spare_.push_back(slot.page);
   }
-  for (const PageDevice::Page page : spare_) device_->destroy(page);
-  usage_.mapped -= static_cast<int64_t>(spare_.size()) * page_bytes_;
-  spare_.clear();
+  while (!spare_.empty() && usage_.mapped > kept * page_bytes_) {
+    device_->destroy(spare_.back());
+    spare_.pop_back();
+    usage_.mapped -= page_bytes_;
+  }
 }
 
 void TemporariesPool::end_step() {
   const std::lock_guard lock(mutex_);
   ++usage_.steps;
-  if ((!tuned_ || usage_.waits > waits_before_) && !log_.empty()) {
-    const int64_t large = log_.best_large();
-    if (large != heap_.large()) {
+  if ((!tuned_ || usage_.waits >= next_look_) && !log_.empty()) {
+    const int64_t large = log_.best_large(), extent = log_.extent_with(large);
+    next_look_ = 2 * usage_.waits + 1;
+    if (const int64_t now = log_.extent_with(heap_.large()); extent < now - now / 64) {
+      next_look_ = usage_.waits + 1;
       heap_.set_large(large);
       device_->wait();
-      give_back_free_pages();  // what lay elsewhere is not needed again
+      give_back_free_pages(pool_bytes(extent) / page_bytes_ + 1);  // what lay elsewhere is not needed again
     }
     tuned_ = true;
-    waits_before_ = usage_.waits;
   }
   log_.clear();
 }

@@ -8,14 +8,16 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "memory/two_ended_heap.h"
 
 namespace oom::memory {
 
-/// The pages of a pool whose blocks take `in_use` bytes at most: with gaps between blocks, and pages that a block fills in part. Measured on H200: 0.2 to 2 % more, 1 % in the middle.
-constexpr int64_t pool_bytes(int64_t in_use) { return in_use + in_use / 64 + (16 << 20); }
+/// The pages of a pool whose blocks take `in_use` bytes at most: with gaps between blocks, and pages that a block fills in part. Measured on
+/// H200: 0.2 to 2 % more (benchmarks/results/long_context_h200_202611.md).
+constexpr int64_t pool_bytes(int64_t in_use) { return in_use + in_use / 50 + (16 << 20); }
 
 /// A range of addresses and the pages behind it. Calls come one at a time.
 class PageDevice {
@@ -49,7 +51,7 @@ class TemporariesPool {
   std::byte* allocate(int64_t bytes);
   void release(std::byte* block);
   bool owns(const void* address) const { return address >= base_ && address < base_ + address_bytes_; }
-  /// After a step's last request: after the first, and after one whose blocks had to share pages, looks for better places.
+  /// After a step's last request: after the first, and after steps that had to move pages, looks for better places.
   void end_step();
 
   struct Usage {
@@ -68,10 +70,10 @@ class TemporariesPool {
     PageDevice::Page page = 0;
     int32_t blocks = 0;  // in use that lie on it
   };
-  void map_pages(int64_t offset, int64_t bytes);
+  bool map_pages(int64_t offset, int64_t bytes);
   void take_free_pages(int64_t count);
   void create_pages(int64_t count, int64_t capacity);
-  void give_back_free_pages();
+  void give_back_free_pages(int64_t kept);
   void release_at(int64_t offset);
 
   mutable std::mutex mutex_;
@@ -86,7 +88,8 @@ class TemporariesPool {
   int64_t capacity_ = 0;
   int64_t expected_ = 0;
   bool tuned_ = false;
-  int64_t waits_before_ = 0;
+  int64_t next_look_ = 1;  // at so many waits places are sought anew
+  std::string device_full_;  // why it gave no page to this request
   Usage usage_;
 };
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kLeastLarge = 1 << 20;  // where smaller blocks lie makes no difference
 constexpr int64_t kGap = 16;              // sizes closer than 1/16 are one
+constexpr size_t kMostEvents = 1 << 16;   // layers repeat: more tell nothing new, and looking through them takes seconds
 
 }  // namespace
 
@@ -32,6 +33,7 @@ int64_t FirstFit::remove(int64_t offset) {
 }
 
 void RequestLog::request(int64_t block, int64_t bytes) {
+  if (events_.size() >= kMostEvents) return;
   open_[block] = events_.size();
   events_.push_back({.bytes = bytes, .releases = 0});
 }

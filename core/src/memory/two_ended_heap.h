@@ -27,7 +27,7 @@ class FirstFit {
 /// Requests and releases in their order, to be placed again under another `large`.
 class RequestLog {
  public:
-  /// `block` is the caller's name of it, not in use now. Releases of blocks that were requested before the log began are left out.
+  /// `block` is the caller's name of it, not in use now. Releases of blocks that were requested before the log began are left out, and what follows the first 64K events.
   void request(int64_t block, int64_t bytes);
   void release(int64_t block);
   void clear();

@@ -58,11 +58,10 @@ class CudaRuntime final : public DeviceRuntime {
     install_cuda_temporaries();
     at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
     registry_ = memory::make_cuda_pinned_registry();
-    // An earlier run of this process: what its temporaries took is not this one's context.
+    // Of an earlier run of this process: its temporaries.
     for (int rank = 0; rank < ranks; ++rank) open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), 0, 0);
     for (int rank = 0; rank < ranks; ++rank) {
       check(cudaSetDevice(rank), cat("rank ", rank, ": cudaSetDevice"));
-      size_t free = 0, total = 0;
       for (int peer = 0; peer < ranks; ++peer) {
         if (peer == rank) continue;
         int reachable = 0;
@@ -78,8 +77,9 @@ class CudaRuntime final : public DeviceRuntime {
           check(enabled, cat("peer access from GPU ", rank, " to ", peer));
         }
       }
+      measure_fixed(rank);
+      size_t free = 0, total = 0;
       check(cudaMemGetInfo(&free, &total), cat("rank ", rank, ": cudaMemGetInfo"));
-      fixed_[rank] = static_cast<int64_t>(total - free);
       open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), static_cast<int64_t>(free), 0);
     }
     check(cudaSetDevice(0), "cudaSetDevice");
@@ -170,10 +170,10 @@ class CudaRuntime final : public DeviceRuntime {
   memory::PinnedRegistry* registry() override { return registry_.get(); }
 
  private:
-  // Libraries load modules when they are first used.
+  // All that is neither arena nor temporaries. Libraries load modules when they are first used: it grows in the first step.
   void measure_fixed(int rank) {
+    const c10::cuda::CUDAGuard guard(device_of(rank));
     size_t free = 0, total = 0;
-    check(cudaSetDevice(rank), cat("rank ", rank, ": cudaSetDevice"));
     check(cudaMemGetInfo(&free, &total), cat("rank ", rank, ": cudaMemGetInfo"));
     const CudaTemporaries temporaries = cuda_temporaries(rank);
     fixed_[rank] = std::max(fixed_[rank], static_cast<int64_t>(total - free) - arena_bytes_[rank] - temporaries.pool.mapped - temporaries.beside);

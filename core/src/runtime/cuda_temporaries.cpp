@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kPageBytes = 8 << 20;
 
-void check(cudaError_t status, const char* what) {
+void check(cudaError_t status, const std::string& what) {
   if (status != cudaSuccess) throw DeviceError(cat(what, ": ", cudaGetErrorString(status)));
 }
 
@@ -85,12 +85,15 @@ class CudaPages final : public memory::PageDevice {
   void map(int64_t offset, Page page) override {
     driver_.check(driver_.map(base_ + offset, kPageBytes, 0, page, 0), "cuMemMap");
     const CUmemAccessDesc access{.location = kind_.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    driver_.check(driver_.set_access(base_ + offset, kPageBytes, &access, 1), "cuMemSetAccess");
+    if (const CUresult status = driver_.set_access(base_ + offset, kPageBytes, &access, 1); status != CUDA_SUCCESS) {
+      (void)driver_.unmap(base_ + offset, kPageBytes);
+      driver_.check(status, "cuMemSetAccess");
+    }
   }
   void unmap(int64_t offset) override { driver_.check(driver_.unmap(base_ + offset, kPageBytes), "cuMemUnmap"); }
   void wait() override {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device_));
-    check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    check(cudaStreamSynchronize(stream_), cat("gpu ", device_, ": waiting for its compute lane"));
   }
 
  private:

@@ -72,6 +72,7 @@ class CheckedPages final : public PageDevice {
     Page next = 1;
     size_t limit = SIZE_MAX;
     bool waited = true;
+    bool fails_to_map = false;
   };
   explicit CheckedPages(State& state) : state_(state) {}
   ~CheckedPages() override { EXPECT_TRUE(state_.mapped.empty()); }
@@ -87,6 +88,7 @@ class CheckedPages final : public PageDevice {
     EXPECT_EQ(state_.pages.erase(page), 1u);
   }
   void map(int64_t offset, Page page) override {
+    if (state_.fails_to_map) throw DeviceError("no such mapping");
     EXPECT_EQ(offset % kPage, 0);
     EXPECT_TRUE(state_.pages.contains(page));
     for (const auto& [other, mapped] : state_.mapped) EXPECT_NE(mapped, page) << "at " << other << " and " << offset;
@@ -202,6 +204,74 @@ TEST_F(TemporariesPoolTest, PlacesAreSoughtWithinTheFirstStepWhereItHasToWait) {
   for (std::byte* block : stays) pool_.release(block);
 }
 
+TEST_F(TemporariesPoolTest, ALaterStepThatHasToWaitChangesPlacesToo) {
+  const auto step = [&](int64_t stays) {
+    std::vector<std::byte*> kept;
+    const int64_t before = pool_.usage().waits;
+    for (int i = 0; i < 5; ++i) {
+      std::byte* first = pool_.allocate(300 * kMiB);
+      std::byte* second = pool_.allocate(500 * kMiB);
+      pool_.release(first);
+      kept.push_back(pool_.allocate(stays));
+      std::byte* third = pool_.allocate(290 * kMiB);
+      pool_.release(second);
+      pool_.release(third);
+    }
+    for (std::byte* block : kept) pool_.release(block);
+    pool_.end_step();
+    return pool_.usage().waits - before;
+  };
+  pool_.set_capacity(1000 * kMiB, 900 * kMiB);
+  (void)step(kMiB);
+  EXPECT_EQ(step(kMiB), 0);
+  EXPECT_GT(step(30 * kMiB), 0);
+  (void)step(30 * kMiB);
+  EXPECT_EQ(step(30 * kMiB), 0);
+}
+
+// Though a size between would save room in this very step.
+TEST(RequestLogTest, SizesThatRoutingVariesStayOnOneSide) {
+  RequestLog log;
+  for (int64_t i = 0; i < 15; i += 3) {
+    log.request(i, 300 * kMiB);
+    log.request(i + 1, 310 * kMiB);
+    log.release(i);
+    log.request(i + 2, 305 * kMiB);
+    log.release(i + 2);
+  }
+  ASSERT_LT(log.extent_with(307 * kMiB), log.extent_with(kMiB));
+  const int64_t large = log.best_large();
+  EXPECT_TRUE(large <= 300 * kMiB || large > 310 * kMiB) << large;
+}
+
+TEST_F(TemporariesPoolTest, AFullDeviceServesFromWhatIsFree) {
+  pool_.set_capacity(100 * kMiB, 40 * kMiB);
+  std::byte* small = pool_.allocate(18 * kMiB);
+  std::byte* other = pool_.allocate(20 * kMiB);
+  pool_.end_step();
+  state_.limit = state_.pages.size();
+  pool_.release(small);
+  pool_.release(other);
+  std::byte* large = pool_.allocate(36 * kMiB);
+  pool_.release(large);
+}
+
+TEST_F(TemporariesPoolTest, AFaultOfTheDeviceIsToldAsItIsAndLeavesNoTrace) {
+  pool_.set_capacity(64 * kMiB, 64 * kMiB);
+  state_.fails_to_map = true;
+  try {
+    pool_.allocate(8 * kMiB);
+    ADD_FAILURE();
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "no such mapping");
+  }
+  state_.fails_to_map = false;
+  pool_.release(pool_.allocate(64 * kMiB));
+  state_.waited = false;
+  pool_.set_capacity(0, 0);
+  EXPECT_TRUE(state_.pages.empty());
+}
+
 TEST_F(TemporariesPoolTest, AFirstStepThatNeedsMoreThanExpectedHasIt) {
   pool_.set_capacity(64 * kMiB, 16 * kMiB);
   std::byte* first = pool_.allocate(12 * kMiB);
@@ -235,6 +305,7 @@ TEST_F(TemporariesPoolTest, AnyOrderOfRequestsKeepsEveryBlockMappedAndApart) {
   }
   EXPECT_GT(pool_.usage().waits, 0) << "the capacity was never short: this tests less than it says";
   for (const auto& [block, bytes] : blocks_) pool_.release(block);
+  state_.waited = false;  // what was released may be in use still
   pool_.set_capacity(0, 0);
   EXPECT_TRUE(state_.pages.empty());
 }
