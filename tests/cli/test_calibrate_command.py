@@ -51,6 +51,16 @@ def test_writes_rates_and_a_profile_of_each_strategy(engine, workspace, calibrat
     assert len(cached) == 1 and cached[0].read_text() == path.read_text()
 
 
+def test_exchanges_between_ranks_have_costs_of_their_own(engine, workspace):
+    config = workspace.config(data={"sequence_length": 128}, train={"global_batch": 4}, engine={"experts": "ep", "ranks": 2})
+    path = workspace.folder / "calibration.toml"
+    engine.run("calibrate", config, "--out", path)
+    (profile,) = tomllib.loads(path.read_text())["profile"]
+    for kind in ("experts_dispatch", "experts_return"):
+        assert any(seconds > 0 for seconds in profile["kinds"][kind].values())
+    assert not {"weights_in", "gradient_out", "update"} & set(profile["kinds"])  # what draws on links or memory that others use too
+
+
 def test_runs_shapes_and_the_plan_of_the_whole_model(engine, workspace):
     config = workspace.config(data={"sequence_length": 128}, train={"global_batch": 4}, engine={"experts": "ep"}, ep={"routing_chunk": "auto"})
     log = engine.run("calibrate", config).err

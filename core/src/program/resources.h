@@ -18,6 +18,8 @@ class Resources {
   std::string name(int resource) const;
   /// Draws of `stage`, none of amount 0.
   std::vector<Draw> draws_of(const Stage& stage) const;
+  /// Whether work of several lanes may draw on it at once. A rank's copies to its peers are all of one lane.
+  bool is_shared(int resource) const { return resource >= ranks_ * kRankResources || resource % kRankResources != kPeer; }
   /// Speed that the stage's work gains per unit of fairness level.
   double step_of(const Stage& stage) const;
 

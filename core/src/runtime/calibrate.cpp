@@ -37,12 +37,14 @@ double typical_seconds(const ShortRun& run, size_t stage) {
 
 using Observations = std::map<std::string, std::vector<program::CostObservation>>;
 
-// Kinds of which no stage draws on a shared resource: the others are what rates are for.
+// Kinds of which no stage draws on a shared resource: the others are what rates are for. Copies to peers are slower beside products than the rate of their link alone.
 void observe(const ShortRun& run, const CostTable& rates, Observations& kinds) {
   const Program& program = run.planned.program;
   const program::Resources resources(program, rates);
   std::vector<bool> shares(program.kinds.size(), false);
-  for (const Stage& stage : program.stages) shares[static_cast<size_t>(stage.kind)] = shares[static_cast<size_t>(stage.kind)] || !resources.draws_of(stage).empty();
+  for (const Stage& stage : program.stages) {
+    for (const program::Draw& draw : resources.draws_of(stage)) shares[static_cast<size_t>(stage.kind)] = shares[static_cast<size_t>(stage.kind)] || resources.is_shared(draw.resource);
+  }
   for (size_t id = 0; id < program.stages.size(); ++id) {
     const Stage& stage = program.stages[id];
     // A collective's members wait for each other: their times are not their own.
