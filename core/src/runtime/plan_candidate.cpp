@@ -24,7 +24,7 @@ void add_surroundings(MemoryAccount& account, const Plan& plan, const StoragePla
     if (!cuda) continue;
     const int64_t temporaries = gpu.peak_bytes - gpu.persistent_bytes;
     add_fixed(gpu, "gaps between temporaries", BufferClass::kWorkspace, memory::pool_bytes(temporaries) - temporaries);
-    add_fixed(gpu, "CUDA context and libraries", BufferClass::kFixed, kGpuFixedBytes);
+    add_fixed(gpu, "CUDA context and libraries", BufferClass::kFixed, gpu_fixed_bytes(plan.ranks));
   }
   for (int rank = 0; rank < plan.ranks; ++rank) {
     PlaceAccount& node = account.nodes.at(plan.node_of_rank.at(rank));
