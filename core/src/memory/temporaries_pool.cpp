@@ -116,15 +116,19 @@ void TemporariesPool::create_pages(int64_t count, int64_t capacity) {
 
 // Until `count` are spare, or a block lies on each that is not: those between blocks are moved.
 void TemporariesPool::take_free_pages(int64_t count) {
-  const auto free = [](const Slot& slot) { return slot.mapped && slot.blocks == 0; };
-  if (static_cast<int64_t>(spare_.size()) >= count || std::ranges::none_of(slots_, free)) return;
+  if (static_cast<int64_t>(spare_.size()) >= count || std::ranges::none_of(slots_, is_free)) return;
   device_->wait();
   ++usage_.waits;
   // Layers repeat: what this one asked for tells where the next one's blocks lie best. Ever more seldom, since looking takes longer than waiting.
   if (!tuned_ && std::has_single_bit(static_cast<uint64_t>(usage_.waits))) heap_.set_large(log_.best_large());
+  unmap_free_pages(count);
+}
+
+// Likewise; the device uses none of them.
+void TemporariesPool::unmap_free_pages(int64_t count) {
   for (size_t page = 0; page < slots_.size() && static_cast<int64_t>(spare_.size()) < count; ++page) {
     Slot& slot = slots_[page];
-    if (!free(slot)) continue;
+    if (!is_free(slot)) continue;
     device_->unmap(static_cast<int64_t>(page) * page_bytes_);
     slot.mapped = false;
     spare_.push_back(slot.page);
@@ -133,13 +137,7 @@ void TemporariesPool::take_free_pages(int64_t count) {
 
 // All but `kept` pages at most; those are spare then.
 void TemporariesPool::give_back_free_pages(int64_t kept) {
-  for (size_t page = 0; page < slots_.size(); ++page) {
-    Slot& slot = slots_[page];
-    if (!slot.mapped || slot.blocks > 0) continue;
-    device_->unmap(static_cast<int64_t>(page) * page_bytes_);
-    slot.mapped = false;
-    spare_.push_back(slot.page);
-  }
+  unmap_free_pages(static_cast<int64_t>(slots_.size()));
   while (!spare_.empty() && usage_.mapped > kept * page_bytes_) {
     device_->destroy(spare_.back());
     spare_.pop_back();

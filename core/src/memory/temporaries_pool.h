@@ -55,7 +55,7 @@ class TemporariesPool {
   void end_step();
 
   struct Usage {
-    int64_t in_use = 0;        ///< bytes of blocks
+    int64_t in_use = 0;       ///< bytes of blocks
     int64_t peak_in_use = 0;  ///< since set_capacity
     int64_t mapped = 0;       ///< bytes of pages
     int64_t peak_mapped = 0;  ///< since set_capacity
@@ -70,11 +70,12 @@ class TemporariesPool {
     PageDevice::Page page = 0;
     int32_t blocks = 0;  // in use that lie on it
   };
+  static bool is_free(const Slot& slot) { return slot.mapped && slot.blocks == 0; }
   bool map_pages(int64_t offset, int64_t bytes);
-  void take_free_pages(int64_t count);
   void create_pages(int64_t count, int64_t capacity);
+  void take_free_pages(int64_t count);
+  void unmap_free_pages(int64_t count);
   void give_back_free_pages(int64_t kept);
-  void release_at(int64_t offset);
 
   mutable std::mutex mutex_;
   std::unique_ptr<PageDevice> device_;
@@ -88,7 +89,7 @@ class TemporariesPool {
   int64_t capacity_ = 0;
   int64_t expected_ = 0;
   bool tuned_ = false;
-  int64_t next_look_ = 1;  // at so many waits places are sought anew
+  int64_t next_look_ = 1;    // at so many waits places are sought anew
   std::string device_full_;  // why it gave no page to this request
   Usage usage_;
 };

@@ -77,10 +77,7 @@ class CudaRuntime final : public DeviceRuntime {
           check(enabled, cat("peer access from GPU ", rank, " to ", peer));
         }
       }
-      measure_fixed(rank);
-      size_t free = 0, total = 0;
-      check(cudaMemGetInfo(&free, &total), cat("rank ", rank, ": cudaMemGetInfo"));
-      open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), static_cast<int64_t>(free), 0);
+      open_cuda_temporaries(rank, lane_stream(rank, Lane::kCompute), measure_fixed(rank), 0);
     }
     check(cudaSetDevice(0), "cudaSetDevice");
   }
@@ -171,12 +168,14 @@ class CudaRuntime final : public DeviceRuntime {
 
  private:
   // All that is neither arena nor temporaries. Libraries load modules when they are first used: it grows in the first step.
-  void measure_fixed(int rank) {
+  // Returns what is free.
+  int64_t measure_fixed(int rank) {
     const c10::cuda::CUDAGuard guard(device_of(rank));
     size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), cat("rank ", rank, ": cudaMemGetInfo"));
     const CudaTemporaries temporaries = cuda_temporaries(rank);
     fixed_[rank] = std::max(fixed_[rank], static_cast<int64_t>(total - free) - arena_bytes_[rank] - temporaries.pool.mapped - temporaries.beside);
+    return static_cast<int64_t>(free);
   }
 
   // Nothing failed, but a step that moves pages waits for the GPU each time.

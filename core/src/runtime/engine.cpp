@@ -92,7 +92,8 @@ void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
     if (options_.poison) device_->fill(rank, device[rank], 0xff, bytes);
     if (rank < static_cast<int>(options_.gpu_budget_bytes.size())) {
       const int64_t planned = rank < static_cast<int>(options_.gpu_planned_bytes.size()) ? options_.gpu_planned_bytes[rank] - gpu_fixed_bytes(plan.ranks) - bytes : 0;
-      const TemporariesBudget gpu{.budget = options_.gpu_budget_bytes[rank], .headroom = options_.headroom_bytes, .arena = bytes, .fixed = std::max(device_->fixed_bytes().at(rank), gpu_fixed_bytes(plan.ranks)), .planned = planned};
+      const TemporariesBudget gpu{.budget = options_.gpu_budget_bytes[rank], .headroom = options_.headroom_bytes, .arena = bytes,
+                                  .fixed = std::max(device_->fixed_bytes().at(rank), gpu_fixed_bytes(plan.ranks)), .planned = planned};
       if (plan.device == DeviceKind::kCuda) device_->cap_temporaries(rank, temporaries_cap(gpu, rank), gpu.planned);
     }
   }
