@@ -57,7 +57,8 @@ std::vector<std::map<std::string, std::string>> alternatives(const SettingsTable
       // What is left alone is resolved anew, because it depends on what changes.
       if (given.is_auto(key)) changed.settings["offload"][key] = value;
     }
-    if (given.is_auto("regenerate_cap") && changed.settings["offload"]["regenerate_cap"] == resolved.at("regenerate_cap")) changed.settings["offload"]["regenerate_cap"] = "\"auto\"";
+    const bool states_cap = std::any_of(changes.begin(), changes.end(), [](const auto& change) { return std::string_view(change.first) == "regenerate_cap"; });
+    if (given.is_auto("regenerate_cap") && !states_cap) changed.settings["offload"]["regenerate_cap"] = "\"auto\"";
     try {
       std::map<std::string, std::string> table = settings_of(policy_of(model, changed));
       if (table != resolved && std::find(tables.begin(), tables.end(), table) == tables.end()) tables.push_back(std::move(table));

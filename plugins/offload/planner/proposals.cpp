@@ -38,7 +38,7 @@ class Proposer {
       }
       choices_.push_back(choices);
     }
-    buffers_ = given.is_auto("buffers") ? std::vector<int64_t>{whole_.buffers, 2} : std::vector{whole_.buffers};
+    buffers_ = given.is_auto("buffers") ? std::vector<int64_t>{Policy{}.buffers, 2, 1} : std::vector{whole_.buffers};
     caps_ = {kLongestRun, 2, 1};
     if (const auto cap = given.find_integer("regenerate_cap")) {
       longest_run_ = static_cast<int>(std::min<int64_t>(*cap <= 2 ? kLongestRun : *cap, kLongestRun));
@@ -65,14 +65,17 @@ class Proposer {
  private:
   // Returns false when smaller slices cannot be faster: this partition's plan is as fast as any would be without limits.
   bool search(Policy partition) {
-    partition.buffers = buffers_.back();
+    // Passes take as many bytes with two buffers as with more; a ring of one is for when nothing else fits.
+    partition.buffers = given_.is_auto("buffers") ? 2 : whole_.buffers;
     const Measured measured = measure(model_, plan_, partition, choices_, context_);
     // Sizes that change nothing, as those of slices of experts under an expert strategy with its own.
     if (std::find(seen_.begin(), seen_.end(), measured) != seen_.end()) return true;
     seen_.push_back(measured);
     double fastest = std::numeric_limits<double>::infinity();
     for (const int64_t buffers : buffers_) {
+      if (buffers == 1 && buffers_.size() > 1 && fastest < std::numeric_limits<double>::infinity()) break;
       for (const int64_t cap : caps_) {
+        if (buffers == 1 && cap != caps_.back()) continue;
         SearchSpace space{.layers = choices_, .buffers = buffers, .regenerate_cap = cap, .longest_run = longest_run_};
         space.gpu_bytes = measured.gpu_bytes - (buffers - partition.buffers) * measured.costs.input_bytes;
         space.host_bytes = measured.host_bytes;

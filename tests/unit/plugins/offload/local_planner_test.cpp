@@ -187,6 +187,53 @@ TEST_F(LocalPlanner, LeavesWhatTheUserGave) {
   }
 }
 
+// What a rung of the ladder states holds, though the plan as configured has come to the same value by itself: all inputs are stored there, so its longest run is one.
+TEST_F(LocalPlanner, TheSmallestPoliciesHoldOneInput) {
+  session();
+  const auto policies = session_->activations("offload").alternatives(model(), configured());
+  ASSERT_FALSE(policies.empty());
+  const Policy smallest = policy_of(model(), policies.back());
+  EXPECT_TRUE(smallest.regenerates());
+  EXPECT_TRUE(smallest.regenerates_in_ring());
+  int one = 0;
+  for (const Plan& plan : policies) {
+    const Policy policy = policy_of(model(), plan);
+    one += policy.regenerates() && policy.regenerate_cap == 1 && policy.layers[2].boundary == Boundary::kRegenerate;
+  }
+  EXPECT_EQ(one, 3) << "runs of three inputs held one at a time";
+}
+
+// Where only a ring of one leaves room, the planner finds it.
+TEST_F(LocalPlanner, ProposesARingOfOneWhereNoLargerOneFits) {
+  session();
+  const Plan plan = configured();
+  const Budgets roomy = budgets(1000 * kGiB, 1000 * kGiB);
+  Policy partition = policy_of(model(), plan);
+  for (int64_t Policy::*size : {&Policy::moe_chunk, &Policy::gdn_chunk}) partition.*size = 4096;
+  partition.head_group = partition.sub_batch = partition.regenerate_cap = 1;
+  for (size_t layer = 0; layer < partition.layers.size(); ++layer) partition.layers[layer] = {layer % 4 == 0 ? Boundary::kHost : Boundary::kRegenerate, attends(model().layers[layer])};
+  const auto peak = [&](int64_t buffers) {
+    partition.buffers = buffers;
+    return judge(plan, partition, roomy).account.gpus[0].peak_bytes;
+  };
+  const int64_t of_one = peak(1), of_two = peak(2);
+  ASSERT_LT(of_one, of_two);
+  const Budgets tight = budgets(of_one + (of_two - of_one) / 4, 1000 * kGiB);
+  Plan cut = plan;
+  cut.settings["offload"] = settings_of(partition);
+  const SettingsTable given = parse_settings(offload_schema(), "attention_head_group = 1\nmoe_chunk = 4096\ngdn_chunk = 4096\nsub_batch = 1\nkeep_boundaries = \"3+1\"\nkeep_attention = \"all\"\nboundaries_on_gpu = \"none\"");
+  const auto tables = proposals(given, model(), cut, runtime::planning_context(*session_, "local", tight));
+  ASSERT_FALSE(tables.empty());
+  int fitting = 0;
+  for (const auto& table : tables) {
+    Plan changed = plan;
+    changed.settings["offload"] = table;
+    EXPECT_EQ(table.at("buffers"), "1");
+    fitting += runtime::judge_plan(*session_, changed, tight).fits();
+  }
+  EXPECT_GE(fitting, 1);
+}
+
 // A price is wanted thousands of times a second.
 TEST_F(LocalPlanner, PricesAPolicyWithinAMillisecond) {
   StepCosts costs;
