@@ -19,25 +19,32 @@ std::string batch(int64_t length) {
   return cat((kFull + length - 1) / length * length);
 }
 
-std::vector<Changes> ladder(int64_t tokens, int64_t length) {
+std::vector<Changes> ladder(const ModelDescription& model, int64_t tokens, int64_t length) {
   const auto with = [](Changes changes, const Changes& more) {
     changes.insert(changes.end(), more.begin(), more.end());
     return changes;
   };
   const Changes slices{{"moe_chunk", slice(tokens, 16)}, {"gdn_chunk", slice(tokens, 8)}};
-  const Changes grouped = with(slices, {{"attention_head_group", "4"}, {"sub_batch", "1"}});
-  const Changes smallest{{"moe_chunk", slice(tokens, 64)}, {"gdn_chunk", slice(tokens, 32)}, {"attention_head_group", "1"}, {"sub_batch", "1"}, {"buffers", "2"}};
+  // A window's attention is cut by sequence; without one the key is refused.
+  const bool has_window = std::any_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& layer) { return layer.mixer == "sliding_attention"; });
+  const auto windowed = [&](Changes changes, int64_t count) { return has_window ? with(std::move(changes), {{"attention_chunk", slice(length, count)}}) : changes; };
+  const Changes grouped = windowed(with(slices, {{"attention_head_group", "4"}, {"sub_batch", "1"}}), 8);
+  const Changes smallest =
+      windowed({{"moe_chunk", slice(tokens, 64)}, {"gdn_chunk", slice(tokens, 32)}, {"attention_head_group", "1"}, {"sub_batch", "1"}, {"buffers", "2"}}, 32);
   const Changes keep{{"keep_attention", "\"all\""}};
   const Changes batches{{"attention_batch", batch(length)}};
   return {batches,
           with(batches, keep),
           {{"keep_boundaries", "\"1+1\""}},
           {{"keep_boundaries", "\"3+1\""}},
+          {{"keep_boundaries", "\"5+1\""}},
           slices,
           with(slices, {{"sub_batch", "1"}}),
           grouped,
           with(grouped, keep),
+          with(with(grouped, keep), {{"keep_boundaries", "\"1+1\""}}),
           with(with(grouped, keep), {{"keep_boundaries", "\"3+1\""}}),
+          with(with(grouped, keep), {{"keep_boundaries", "\"5+1\""}}),
           smallest,
           with(smallest, keep),
           with(smallest, {{"keep_boundaries", "\"1+1\""}, {"regenerate_cap", "1"}}),
@@ -51,7 +58,7 @@ std::vector<Changes> ladder(int64_t tokens, int64_t length) {
 std::vector<std::map<std::string, std::string>> alternatives(const SettingsTable& given, const ModelDescription& model, const Plan& plan) {
   const std::map<std::string, std::string>& resolved = plan.settings.at("offload");
   std::vector<std::map<std::string, std::string>> tables;
-  for (const Changes& changes : ladder(plan.tokens_per_rank(), plan.workload.sequence_length)) {
+  for (const Changes& changes : ladder(model, plan.tokens_per_rank(), plan.workload.sequence_length)) {
     Plan changed = plan;
     for (const auto& [key, value] : changes) {
       // What is left alone is resolved anew, because it depends on what changes.

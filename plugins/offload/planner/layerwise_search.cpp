@@ -54,6 +54,8 @@ class Search {
     }
   }
 
+  int64_t priced() const { return priced_; }
+
   std::vector<Found> run() {
     if (layers_ == 0) return {};
     for (int layer = 0; layer < layers_; ++layer) {
@@ -74,7 +76,7 @@ class Search {
   double weights(int layer) const { return layer < layers_ ? costs_.layers[layer].weights_seconds : 0; }
   double leaving(int layer) const { return layer + 1 < layers_ ? costs_.layers[layer + 1].gradients_seconds : 0; }
 
-  void extend(int layer, const Label* below, int parent, std::vector<Label>& next) const {
+  void extend(int layer, const Label* below, int parent, std::vector<Label>& next) {
     const LayerChoices& choices = space_.layers[layer];
     const bool stays = offload::stays(layer, layers_, space_.buffers);
     for (const bool keeps : {false, true}) {
@@ -87,7 +89,8 @@ class Search {
     }
   }
 
-  void offer(int layer, const Label* below, int parent, Boundary boundary, bool keeps, std::vector<Label>& next) const {
+  void offer(int layer, const Label* below, int parent, Boundary boundary, bool keeps, std::vector<Label>& next) {
+    ++priced_;
     const LayerCosts& its = costs_.layers[layer];
     const LayerCosts::Passes& passes = its.passes[keeps];
     const bool leaves = boundary == Boundary::kHost && !offload::stays(layer, layers_, space_.buffers);
@@ -243,11 +246,17 @@ class Search {
   const int64_t largest_result_;
   const bool capped_;
   std::vector<double> rest_;
+  int64_t priced_ = 0;
   std::vector<std::vector<Label>> labels_;  // by layer
 };
 
 }  // namespace
 
-std::vector<Found> search_layers(const StepCosts& costs, const SearchSpace& space) { return Search(costs, space).run(); }
+std::vector<Found> search_layers(const StepCosts& costs, const SearchSpace& space, int64_t* priced) {
+  Search search(costs, space);
+  std::vector<Found> found = search.run();
+  if (priced) *priced = search.priced();
+  return found;
+}
 
 }  // namespace oom::offload

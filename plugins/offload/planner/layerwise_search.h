@@ -34,6 +34,7 @@ struct Found {
 };
 
 /// Returns the fastest plan within the limits and, after it, a few more that are slower and take less of the GPU or of the host; nothing when none fits.
-std::vector<Found> search_layers(const StepCosts& costs, const SearchSpace& space);
+/// `priced`: receives how many partial plans were priced.
+std::vector<Found> search_layers(const StepCosts& costs, const SearchSpace& space, int64_t* priced = nullptr);
 
 }  // namespace oom::offload

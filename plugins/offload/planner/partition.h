@@ -1,4 +1,4 @@
-/// Partitions: how operators are cut. A short list for a geometry and a workload, from whole to small.
+/// Partitions: how operators are cut. A few coarse ones, from whole to small, and from any of them the ones beside it.
 #pragma once
 
 #include <oom/model.h>
@@ -8,8 +8,14 @@
 
 namespace oom::offload {
 
-/// Policies that differ from `whole` in sizes of slices; those that the user gave stay. Coarse before fine: a later one takes less memory at once and a
-/// little more time.
+/// Policies that differ from `whole` in sizes of slices; those that the user gave stay. Coarse before fine, all sizes together: a later one takes less memory at
+/// once and a little more time.
 std::vector<Policy> partitions(const SettingsTable& given, const ModelDescription& model, const Plan& plan, const Policy& whole);
+
+/// Policies that differ from `policy` in one size, which is the next smaller or larger of about a factor of two up to that of `whole`; those that the user gave stay.
+std::vector<Policy> neighbours(const SettingsTable& given, const ModelDescription& model, const Plan& plan, const Policy& whole, const Policy& policy);
+
+/// True when both cut every operator alike: sizes beyond what there is to cut are equal.
+bool cuts_alike(const Plan& plan, const Policy& one, const Policy& other);
 
 }  // namespace oom::offload

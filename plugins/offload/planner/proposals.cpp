@@ -14,6 +14,8 @@ constexpr int kLongestRun = 8;
 constexpr size_t kMostLabels = 400;
 constexpr size_t kMostProposals = 6;
 constexpr double kOfInterest = 1.02;  // slower than the fastest by so much, by a model that is not exact
+constexpr int kMostNeighbours = 24;   // of which each takes a program or a few
+constexpr double kGain = 0.001;       // that makes a further round of them worth its time
 constexpr double kNothingToGain = 1.005;
 constexpr int64_t kManyBatches = 8;  // whose programs are long: for when nothing else fits
 
@@ -47,11 +49,11 @@ class Proposer {
   }
 
   std::vector<Table> run() {
+    bool may_gain = true;
     for (const Policy& partition : partitions(given_, model_, plan_, whole_)) {
-      const int64_t batches = (plan_.sequences_per_rank() + partition.sub_batch - 1) / partition.sub_batch;
-      if (batches > kManyBatches && !found_.empty()) continue;
-      if (!search(partition)) break;
+      may_gain = may_gain && search(partition);
     }
+    if (may_gain) climb();
     std::stable_sort(found_.begin(), found_.end(), [](const Found& a, const Found& b) { return a.price.seconds < b.price.seconds; });
     std::vector<Table> tables;
     for (const Found& found : found_) {
@@ -63,8 +65,24 @@ class Proposer {
   }
 
  private:
+  // From the best of the coarse partitions, each size by itself, while that gains.
+  void climb() {
+    double before = std::numeric_limits<double>::infinity();
+    for (int left = kMostNeighbours; best_seconds_ < before * (1 - kGain);) {
+      before = best_seconds_;
+      const Policy from = best_partition_;
+      for (const Policy& partition : neighbours(given_, model_, plan_, whole_, from)) {
+        if (std::any_of(tried_.begin(), tried_.end(), [&](const Policy& other) { return cuts_alike(plan_, other, partition); })) continue;
+        if (left-- == 0 || !search(partition)) return;
+      }
+    }
+  }
+
   // Returns false when smaller slices cannot be faster: this partition's plan is as fast as any would be without limits.
   bool search(Policy partition) {
+    tried_.push_back(partition);
+    const int64_t batches = (plan_.sequences_per_rank() + partition.sub_batch - 1) / partition.sub_batch;
+    if (batches > kManyBatches && !found_.empty()) return true;
     // Passes take as many bytes with two buffers as with more; a ring of one is for when nothing else fits.
     partition.buffers = given_.is_auto("buffers") ? 2 : whole_.buffers;
     const Measured measured = measure(model_, plan_, partition, choices_, context_);
@@ -84,7 +102,10 @@ class Proposer {
         space.most_labels = kMostLabels;
         for (Found& found : search_layers(measured.costs, space)) {
           fastest = std::min(fastest, found.price.seconds);
-          best_seconds_ = std::min(best_seconds_, found.price.seconds);
+          if (found.price.seconds < best_seconds_) {
+            best_seconds_ = found.price.seconds;
+            best_partition_ = partition;
+          }
           Policy policy = partition;
           policy.layers = found.policy.layers;
           policy.buffers = buffers;
@@ -114,6 +135,8 @@ class Proposer {
   std::vector<int64_t> buffers_, caps_;
   int longest_run_ = kLongestRun;
   double best_seconds_ = std::numeric_limits<double>::infinity();
+  Policy best_partition_;
+  std::vector<Policy> tried_;
   std::vector<Measured> seen_;
   std::vector<Found> found_;
 };

@@ -2,8 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
+#include <ctime>
 #include <numeric>
 #include <random>
 #include <set>
@@ -31,10 +31,19 @@ constexpr const char* kModel = R"({"model_type": "qwen3_5_moe_text", "vocab_size
 "num_experts": 64, "num_experts_per_tok": 8, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "max_position_embeddings": 262144, "tie_word_embeddings": false,
 "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25}, "attn_output_gate": true, "rms_norm_eps": 1e-06, "hidden_act": "silu"})";
 
+// The same at the depth of a real model.
+std::string deep() {
+  std::string model = kModel;
+  const size_t types = model.find("\"layer_types\""), end = model.find("],", types) + 2;
+  model.erase(types, end - types);
+  const std::string eight = "\"num_hidden_layers\": 8";
+  return model.replace(model.find(eight), eight.size(), "\"num_hidden_layers\": 48");
+}
+
 class LocalPlanner : public ::testing::Test {
  protected:
-  runtime::Session& session(const std::vector<std::string>& overrides = {}) {
-    oom::testing::write_file(folder_ / "model/config.json", kModel);
+  runtime::Session& session(const std::vector<std::string>& overrides = {}, const std::string& model = kModel) {
+    oom::testing::write_file(folder_ / "model/config.json", model);
     oom::testing::write_file(folder_ / "run.toml", cat("[model]\npath = \"", (folder_ / "model").string(), "\"\nweights = \"random\"\n[data]\npath = \"none\"\nsequence_length = 131072\n",
                                                        "[train]\nglobal_batch = 2\nupdates = \"overlapped\"\n[engine]\ndevice = \"cuda\"\nranks = 1\nexperts = \"local\"\n",
                                                        "[budget]\ngpu = \"80GiB\"\nhost = \"200GiB\"\n[state]\nresident = \"none\"\nresident_ordinary = \"none\"\nweights = \"cached\"\n",
@@ -130,7 +139,23 @@ TEST_F(LocalPlanner, IsAtLeastAsFastAsEveryFixedPolicyAtEveryHostBudget) {
   const Plan plan = configured();
   const int64_t gpu = 20 * kGiB;
   const Budgets roomy = budgets(gpu, 1000 * kGiB);
-  std::vector<Plan> fixed = session.activations("offload").alternatives(model(), plan);
+  // What a person would write down: inputs stored, every other, every fourth; results kept or not; whole operators or slices of some size.
+  std::vector<Plan> fixed;
+  for (const char* inputs : {"\"all\"", "\"1+1\"", "\"3+1\"", "\"5+1\""}) {
+    for (const char* results : {"[]", "\"all\""}) {
+      for (const auto& [group, tokens] : std::vector<std::pair<const char*, const char*>>{{"0", "\"auto\""}, {"0", "32768"}, {"8", "32768"}, {"4", "16384"}, {"2", "16384"}, {"2", "8192"}, {"1", "8192"}}) {
+        for (const char* buffers : {"3", "2"}) {
+          Plan policy = plan;
+          for (const auto& [key, value] : std::map<const char*, const char*>{{"keep_boundaries", inputs}, {"keep_attention", results}, {"attention_head_group", group}, {"moe_chunk", tokens},
+                                                                             {"gdn_chunk", tokens}, {"sub_batch", "1"}, {"buffers", buffers}, {"regenerate_cap", "\"auto\""}}) {
+            policy.settings["offload"][key] = value;
+          }
+          policy.settings["offload"] = settings_of(policy_of(model(), policy));
+          fixed.push_back(std::move(policy));
+        }
+      }
+    }
+  }
   fixed.push_back(plan);
   struct Judged {
     double seconds;
@@ -234,18 +259,32 @@ TEST_F(LocalPlanner, ProposesARingOfOneWhereNoLargerOneFits) {
   EXPECT_GE(fitting, 1);
 }
 
-// A price is wanted thousands of times a second.
-TEST_F(LocalPlanner, PricesAPolicyWithinAMillisecond) {
-  StepCosts costs;
-  costs.layers.resize(48);
-  Policy policy;
-  policy.layers.resize(48);
-  for (size_t layer = 1; layer < 48; ++layer) policy.layers[layer].boundary = layer % 4 == 0 ? Boundary::kHost : Boundary::kRegenerate;
-  policy.regenerate_cap = 1;
-  const auto begin = std::chrono::steady_clock::now();
-  double seconds = 0;
-  for (int i = 0; i < 100; ++i) seconds += price(costs, policy).seconds;
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 0.1) << seconds;
+// A candidate label is priced, and found to be of use or not, tens of thousands of times a search: at the depth of a real model, with costs read off its programs.
+TEST_F(LocalPlanner, PricesALabelWithinMicroseconds) {
+  session({}, deep());
+  const Plan plan = configured();
+  ASSERT_EQ(model().layers.size(), 48u);
+  Policy partition = policy_of(model(), plan);
+  partition.moe_chunk = 16384;
+  partition.head_group = 4;
+  partition.buffers = 2;
+  std::vector<LayerChoices> choices;
+  for (const LayerSpec& layer : model().layers) choices.push_back({.keep = attends(layer)});
+  const Measured measured = measure(model(), plan, partition, choices, runtime::planning_context(*session_, "local", budgets(40 * kGiB, 400 * kGiB)));
+  ASSERT_GT(measured.costs.layers[3].passes[1].backward.seconds, 0);
+  ASSERT_GT(measured.gpu_bytes, 0);
+  for (const int64_t cap : {8, 2, 1}) {
+    SearchSpace space{.layers = choices, .buffers = 2, .regenerate_cap = cap, .gpu_bytes = measured.gpu_bytes, .host_bytes = measured.host_bytes, .shared_bytes = measured.shared_bytes, .most_labels = 400};
+    int64_t priced = 0;
+    const std::clock_t begin = std::clock();
+    const std::vector<Found> found = search_layers(measured.costs, space, &priced);
+    const double seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    RecordProperty(cat("labels_cap_", cap), static_cast<int>(priced));
+    RecordProperty(cat("us_cap_", cap), static_cast<int>(seconds * 1e6));
+    EXPECT_FALSE(found.empty());
+    EXPECT_GT(priced, 1000);
+    EXPECT_LT(seconds, 20e-6 * static_cast<double>(priced)) << "cap " << cap << ", " << priced << " labels";
+  }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // What settings mean, and which cannot be used.
 #include "../../../../plugins/offload/policy.h"
+#include "../../../../plugins/offload/planner/alternatives.h"
 #include "../../../../plugins/offload/planner/partition.h"
 
 #include <gmock/gmock.h>
@@ -135,6 +136,61 @@ TEST_F(PolicyTest, PartitionsLeaveRetainedAttentionWhole) {
   EXPECT_GT(cut, 0);
   plan_.retained_attention = {3};
   EXPECT_EQ(cuts(), std::pair(whole, 0));
+}
+
+// Every size by itself, to the next smaller and the next larger one; the user's stay.
+TEST_F(PolicyTest, NeighboursDifferInOneSize) {
+  plan_.workload.sequence_length = 65536;
+  const auto sizes = [](const Policy& policy) {
+    return std::vector<int64_t>{policy.head_group, policy.attention_chunk, policy.gdn_chunk, policy.moe_chunk, policy.attention_batch, policy.sub_batch};
+  };
+  const SettingsTable open = parse_settings(offload_schema(), "");
+  const Policy whole = resolve_policy(open, model_, plan_);
+  Policy from = whole;
+  from.head_group = 4;
+  from.sub_batch = 2;
+  from.moe_chunk = from.gdn_chunk = from.attention_chunk = 16384;
+  from.attention_batch = 65536;
+  std::vector<std::vector<int64_t>> changes(6);
+  for (const Policy& policy : neighbours(open, model_, plan_, whole, from)) {
+    std::vector<size_t> changed;
+    for (size_t i = 0; i < 6; ++i) {
+      if (sizes(policy)[i] != sizes(from)[i]) changed.push_back(i);
+    }
+    ASSERT_EQ(changed.size(), 1u);
+    changes[changed.front()].push_back(sizes(policy)[changed.front()]);
+  }
+  EXPECT_THAT(changes, ElementsAre(ElementsAre(8, 2), ElementsAre(32768, 8192), ElementsAre(32768, 8192), ElementsAre(32768, 8192), ElementsAre(131072), ElementsAre(4, 1)));
+  for (const Policy& policy : neighbours(open, model_, plan_, whole, whole)) EXPECT_NE(sizes(policy), sizes(whole));
+  const SettingsTable given = parse_settings(offload_schema(), "attention_head_group = 4\nmoe_chunk = 16384");
+  for (const Policy& policy : neighbours(given, model_, plan_, resolve_policy(given, model_, plan_), from)) {
+    EXPECT_EQ(policy.head_group, 4);
+    EXPECT_EQ(policy.moe_chunk, 16384);
+  }
+}
+
+TEST_F(PolicyTest, WindowsAreCutBySequence) {
+  plan_.workload.sequence_length = 65536;
+  plan_.settings["offload"] = settings_of(resolve(""));
+  const SettingsTable open = parse_settings(offload_schema(), "");
+  const auto cut = [&](const auto& policies, auto policy) { return std::count_if(policies.begin(), policies.end(), [&](const auto& each) { return policy(each).attention_chunk < 65536; }); };
+  const auto of_table = [&](const std::map<std::string, std::string>& table) {
+    Plan plan = plan_;
+    plan.settings["offload"] = table;
+    return policy_of(model_, plan);
+  };
+  EXPECT_GT(cut(partitions(open, model_, plan_, resolve("")), [](const Policy& policy) { return policy; }), 0);
+  EXPECT_GT(cut(alternatives(open, model_, plan_), of_table), 0);
+  model_.layers[5].mixer = "full_attention";
+  EXPECT_EQ(cut(partitions(open, model_, plan_, resolve("")), [](const Policy& policy) { return policy; }), 0);
+  const auto tables = alternatives(open, model_, plan_);
+  EXPECT_EQ(cut(tables, of_table), 0);
+  // Groups of heads with their results kept, and every other input, or five of six, regenerated.
+  for (const char* kept : {"[0, 2, 4]", "[0]"}) {
+    EXPECT_TRUE(std::any_of(tables.begin(), tables.end(), [&](const auto& table) {
+      return table.at("keep_boundaries") == kept && table.at("attention_head_group") == "4" && table.at("keep_attention") == "[3, 5]";
+    })) << kept;
+  }
 }
 
 TEST_F(PolicyTest, AResolvedTableIsItsOwnResolution) {
