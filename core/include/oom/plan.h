@@ -14,6 +14,9 @@ namespace oom {
 inline namespace abi_1 {
 
 enum class ElementType { kBfloat16, kFloat32 };
+/// Which ordinary parameters (attention, norms, routers, shared experts, embedding, head) have their state on the GPUs, evenly by rank. The embedding's gradient is
+/// the last of a step and its weights are the first of the next: on the host, nothing hides its update.
+enum class OrdinaryResidency { kNone, kEmbedding, kAll };
 constexpr int64_t element_bytes(ElementType type) { return type == ElementType::kFloat32 ? 4 : 2; }
 
 /// What a plan was made for; a plan is refused for another workload unless the user insists.
@@ -30,7 +33,8 @@ struct Workload {
 
 struct TransferPlan {
   int windows = 2;               ///< managed GPU buffers for a layer's bank, and as many for its ordinary parameters
-  int gradient_slots = 2;        ///< host slots of gradients on their way to the update, for banks and for ordinary parameters
+  int gradient_slots = 2;        ///< host slots of banks' gradients on their way to the update
+  int ordinary_gradient_slots = 2;  ///< the same of a layer's ordinary parameters, which wait behind the updates of banks
   int64_t h2d_chunk_bytes = 64 << 20;
   int64_t d2h_chunk_bytes = 64 << 20;
   bool shard_delivery_ordinary = true;  ///< each rank brings 1/P from the host and hands it on; false: each brings all of it
@@ -52,7 +56,7 @@ struct Plan {
   /// the others, and resident shards, run as soon as their gradients are there. 0: all at once (overlapped); number of layers: all wait (deferred).
   int deferred_layers = 0;
   std::vector<int> resident_layers;  ///< layers whose expert shards live on their owners' GPUs
-  bool resident_ordinary = false;
+  OrdinaryResidency resident_ordinary = OrdinaryResidency::kNone;
   bool cached_weights = true;        ///< working weights of streamed shards kept on the host; false: made from masters at each delivery
   bool resident_cached_weights = false;  ///< working weights of resident shards kept beside their state (14 B a parameter in BF16); false: made when used (12 B)
   std::vector<int> retained_feed_forward;  ///< layers whose feed-forward's backward tensors stay on the GPU from the forward on: no replay

@@ -65,6 +65,9 @@ struct StageSpec {
   CollectiveId collective = kNone;
   ShardId updates_shard = kNone;
   bool step_result = false;       // run_step() waits for it: losses, norms, metrics
+  /// On a CUDA stream lane: the action only enqueues copies, so that host memory is looked at when the stream gets there, and it may be launched before
+  /// the pool stages that it comes after are complete. Without it the rank's issuing thread waits for them, and with it all that is emitted later.
+  bool waits_on_stream = false;
   Cost cost;
   Action action;
 };

@@ -140,6 +140,7 @@ struct Stage {
   CollectiveId collective = kNone;
   ShardId updates_shard = kNone;  // the one stage that updates this shard in a step
   bool step_result = false;       // run_step() returns only after its completion
+  bool waits_on_stream = false;   // pool stages before it are waited for by its stream, not by its launch
   Cost cost;
 };
 

@@ -153,6 +153,8 @@ int told(int status) {
 int run_program(int argc, const char* const* argv) {
   // Read by NCCL when it starts.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  // Read by CUDA when it starts: streams that wait for the host shall not hold up others for want of a hardware queue of their own.
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
   // The same plan gives the same bits on the CPU device: MKL shall not choose its threads by the machine's load, nor its kernels by alignment.
   setenv("MKL_DYNAMIC", "FALSE", /*overwrite=*/0);
   setenv("MKL_CBWR", "AUTO", /*overwrite=*/0);

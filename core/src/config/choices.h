@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "oom/plan.h"
+
 namespace oom::config {
 
 enum class WeightSource { kLoad, kRandom };
@@ -18,10 +20,10 @@ enum class Updates { kOverlapped, kDeferred };
 enum class Dtype { kBf16, kFp32 };
 enum class DeviceKind { kAuto, kCuda, kCpu };
 enum class Placement { kContiguous, kInterleaved };
-enum class OrdinaryResidency { kAll, kNone };
 enum class WeightSupply { kCached, kConvert };
 enum class Delivery { kFull, kShard };
 enum class GradientReduction { kGpu, kHost };
+using oom::OrdinaryResidency;
 
 /// Words of an enumeration, in the order of its enumerators.
 template <typename E>
@@ -45,7 +47,7 @@ inline constexpr std::array<std::string_view, 3> kWords<DeviceKind>{"auto", "cud
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<Placement>{"contiguous", "interleaved"};
 template <>
-inline constexpr std::array<std::string_view, 2> kWords<OrdinaryResidency>{"all", "none"};
+inline constexpr std::array<std::string_view, 3> kWords<OrdinaryResidency>{"none", "embedding", "all"};
 template <>
 inline constexpr std::array<std::string_view, 2> kWords<WeightSupply>{"cached", "convert"};
 template <>

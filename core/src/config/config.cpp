@@ -83,6 +83,7 @@ State to_state(const SettingsTable& table) {
 Transfer to_transfer(const SettingsTable& table) {
   return {.windows = table.get_integer("windows"),
           .gradient_slots = table.get_integer("gradient_slots"),
+          .ordinary_gradient_slots = table.find_integer("ordinary_gradient_slots"),
           .h2d_chunk_bytes = table.get_bytes("h2d_chunk"),
           .d2h_chunk_bytes = table.get_bytes("d2h_chunk"),
           .ordinary_delivery = find_choice<Delivery>(table, "ordinary_delivery"),

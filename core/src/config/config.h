@@ -99,6 +99,7 @@ struct State {
 struct Transfer {
   int64_t windows = 2;
   int64_t gradient_slots = 2;
+  std::optional<int64_t> ordinary_gradient_slots;
   int64_t h2d_chunk_bytes = int64_t{64} << 20;
   int64_t d2h_chunk_bytes = int64_t{64} << 20;
   std::optional<Delivery> ordinary_delivery;

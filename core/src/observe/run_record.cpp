@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "config/choices.h"
+
 namespace oom::observe {
 namespace {
 
@@ -128,7 +130,7 @@ Json plan_record(const Plan& plan, const std::string& evidence) {
           {"global_batch", plan.workload.global_batch},
           {"compute", plan.workload.compute == ElementType::kFloat32 ? "fp32" : "bf16"},
           {"resident_layers", plan.resident_layers},
-          {"resident_ordinary", plan.resident_ordinary},
+          {"resident_ordinary", config::word(plan.resident_ordinary)},
           {"cached_weights", plan.cached_weights},
           {"evidence", evidence}};
 }

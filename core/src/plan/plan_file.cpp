@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "config/choices.h"
 #include "config/toml_values.h"
 
 namespace oom::plan {
@@ -97,7 +98,7 @@ std::string plan_toml(const Plan& plan, const PlanPrediction& prediction) {
   workload.set("router_aux_loss", plan.workload.router_aux_loss);
   TomlValue& state = root.table("state");
   state.set("resident_layers", plan.resident_layers);
-  state.set("resident_ordinary", plan.resident_ordinary);
+  state.set("resident_ordinary", std::string(config::word(plan.resident_ordinary)));
   state.set("cached_weights", plan.cached_weights);
   state.set("resident_cached_weights", plan.resident_cached_weights);
   state.set("retained_feed_forward", plan.retained_feed_forward);
@@ -105,6 +106,7 @@ std::string plan_toml(const Plan& plan, const PlanPrediction& prediction) {
   TomlValue& transfer = root.table("transfer");
   transfer.set("windows", plan.transfer.windows);
   transfer.set("gradient_slots", plan.transfer.gradient_slots);
+  transfer.set("ordinary_gradient_slots", plan.transfer.ordinary_gradient_slots);
   transfer.set("h2d_chunk_bytes", plan.transfer.h2d_chunk_bytes);
   transfer.set("d2h_chunk_bytes", plan.transfer.d2h_chunk_bytes);
   transfer.set("shard_delivery_ordinary", plan.transfer.shard_delivery_ordinary);
@@ -155,16 +157,20 @@ Plan read_plan(const TomlValue& root, PlanPrediction* prediction) {
   const TomlValue& state = root.get_table("state");
   check_keys(state, "state.", {"resident_layers", "resident_ordinary", "cached_weights", "resident_cached_weights", "retained_feed_forward", "retained_attention"});
   plan.resident_layers = read_layers(state, "resident_layers");
-  plan.resident_ordinary = state.get_bool("resident_ordinary");
+  const std::string& ordinary = state.get_text("resident_ordinary");
+  const auto found = std::find(config::kWords<OrdinaryResidency>.begin(), config::kWords<OrdinaryResidency>.end(), ordinary);
+  if (found == config::kWords<OrdinaryResidency>.end()) refuse(state.get("resident_ordinary"), "state.resident_ordinary", "must be none, embedding or all");
+  plan.resident_ordinary = static_cast<OrdinaryResidency>(found - config::kWords<OrdinaryResidency>.begin());
   plan.cached_weights = state.get_bool("cached_weights");
   plan.resident_cached_weights = state.get_bool("resident_cached_weights");
   plan.retained_feed_forward = read_layers(state, "retained_feed_forward");
   plan.retained_attention = read_layers(state, "retained_attention");
 
   const TomlValue& transfer = root.get_table("transfer");
-  check_keys(transfer, "transfer.", {"windows", "gradient_slots", "h2d_chunk_bytes", "d2h_chunk_bytes", "shard_delivery_ordinary", "reduce_on_gpu"});
+  check_keys(transfer, "transfer.", {"windows", "gradient_slots", "ordinary_gradient_slots", "h2d_chunk_bytes", "d2h_chunk_bytes", "shard_delivery_ordinary", "reduce_on_gpu"});
   plan.transfer.windows = static_cast<int>(read_integer(transfer, "windows", 1, 64));
   plan.transfer.gradient_slots = static_cast<int>(read_integer(transfer, "gradient_slots", 1, 1024));
+  plan.transfer.ordinary_gradient_slots = static_cast<int>(read_integer(transfer, "ordinary_gradient_slots", 1, 1024));
   plan.transfer.h2d_chunk_bytes = read_integer(transfer, "h2d_chunk_bytes", 4096, int64_t{1} << 40);
   plan.transfer.d2h_chunk_bytes = read_integer(transfer, "d2h_chunk_bytes", 4096, int64_t{1} << 40);
   plan.transfer.shard_delivery_ordinary = transfer.get_bool("shard_delivery_ordinary");

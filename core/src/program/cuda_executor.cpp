@@ -2,7 +2,9 @@
 
 #include <optional>
 
+#include "oom/log.h"
 #include "program/cuda_handles.h"
+#include "program/cuda_host_counts.h"
 #include "program/stage_runner.h"
 
 namespace oom::program {
@@ -21,7 +23,7 @@ void poll(const Progress& progress, const Done& done) {
 class CudaExecutor final : public Executor {
  public:
   CudaExecutor(BuiltProgram built, ExecutorOptions options, CudaExecutorOptions cuda)
-      : runner_(std::move(built), std::move(options)), cuda_(std::move(cuda)), events_(program().stages.size()),
+      : runner_(std::move(built), releasing(std::move(options))), cuda_(std::move(cuda)), host_counts_(runner_.lanes.lane_count()), events_(program().stages.size()),
         timing_(program().stages.size()), host_times_{std::vector<StageTime>(program().stages.size()), std::vector<StageTime>(program().stages.size())},
         rank_stages_(static_cast<size_t>(program().ranks)), clocks_(static_cast<size_t>(program().ranks)) {
     OOM_CHECK_EQ(cuda_.devices.size(), rank_stages_.size(), "a device for each rank");
@@ -44,6 +46,7 @@ class CudaExecutor final : public Executor {
 
   ~CudaExecutor() override {
     runner_.progress.stop();
+    host_counts_.release();
     for (std::thread& thread : threads_) thread.join();
     runner_.stop_watchdog();  // it looks at events, which end before the runner
   }
@@ -114,6 +117,15 @@ class CudaExecutor final : public Executor {
     int64_t recorded_index = -1;
   };
 
+  // When the run has failed, streams shall not wait for stages that never come: whoever waits for a stream would hang.
+  ExecutorOptions releasing(ExecutorOptions options) {
+    options.on_failure = [this, then = std::move(options.on_failure)](const std::string& message, ExitCode code) {
+      host_counts_.release();
+      if (then) then(message, code);
+    };
+    return options;
+  }
+
   void make_handles(int32_t rank) {
     const DeviceScope device(cuda_.devices[rank]);
     int lowest = 0, highest = 0;
@@ -179,6 +191,18 @@ class CudaExecutor final : public Executor {
     OOM_CHECK_CUDA(cudaStreamWaitEvent(stream_of(consumer), event_of(stage, index).get(), 0));
   }
 
+  // The same for a stage of a pool, whose consumer need not have it complete when it is launched.
+  void wait_for_pool(StageId consumer, StageId stage, int64_t index) {
+    const int lane = runner_.lanes.lane[stage];
+    const int64_t count = runner_.count(stage, index);
+    if (runner_.progress.completed(lane) >= count || host_counts_.wait(stream_of(consumer), lane, count)) return;
+    if (!told_of_host_waits_.exchange(true)) {
+      log_warn("device: streams of GPU ", cuda_.devices[program().stages[consumer].lane.index],
+               " cannot wait for the host's updates; launches do instead, and steps are slower where updates are late");
+    }
+    wait_on_host(stage, index);
+  }
+
   void issue(int32_t rank) {
     for (int64_t index = 0;; ++index) {
       runner_.progress.wait_started(runner_.gate(), index + 1);
@@ -209,6 +233,7 @@ class CudaExecutor final : public Executor {
     time.start = recording ? now_seconds() : 0;
     runner_.run(id, index, nullptr);
     time.end = recording ? now_seconds() : 0;
+    host_counts_.raise(lane, runner_.count(id, index));
     runner_.progress.add_completed(lane);
   }
 
@@ -218,7 +243,9 @@ class CudaExecutor final : public Executor {
     runner_.guard(id, index, [&] {
       for (const Edge& edge : program().stages[id].after) {
         if (index < edge.distance) continue;
-        if (is_stream_lane(program().stages[edge.stage].lane.lane)) wait_on_stream(id, edge.stage, index - edge.distance);
+        const Lane before = program().stages[edge.stage].lane.lane;
+        if (is_stream_lane(before)) wait_on_stream(id, edge.stage, index - edge.distance);
+        else if (is_pool_lane(before) && program().stages[id].waits_on_stream) wait_for_pool(id, edge.stage, index - edge.distance);
         else wait_on_host(edge.stage, index - edge.distance);
       }
       const cudaStream_t stream = stream_of(id);
@@ -263,6 +290,8 @@ class CudaExecutor final : public Executor {
 
   StageRunner runner_;
   CudaExecutorOptions cuda_;
+  HostCounts host_counts_;
+  std::atomic<bool> told_of_host_waits_{false};
   std::vector<CudaStream> own_streams_;
   std::vector<cudaStream_t> streams_;                   // [lane], of rank lanes
   std::vector<std::optional<TwoEvents>> events_;        // [stage], of stream lanes

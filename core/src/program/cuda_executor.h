@@ -5,6 +5,9 @@
 /// Order. A stage records an event when it has been enqueued, and only then says so; a consumer in another thread waits for that word
 /// before it waits on the event, because waiting on an event that is not recorded is no wait at all. Each stage has two events, by
 /// parity of the step, so that a consumer of the step before never meets the record of this one.
+/// Pools say in pinned memory how far they have come. Copies to and from what they work on (StageSpec::waits_on_stream) wait for that word in their stream
+/// and are launched at once; with a launch that waited, everything the rank emits later would wait along, and so would the ranks that need it.
+/// Streams that wait for the host must not share a hardware queue with what the host waits for: CUDA_DEVICE_MAX_CONNECTIONS=32.
 #pragma once
 
 #include "program/executor.h"

@@ -78,6 +78,7 @@ std::string describe(const Program& program) {
     }
     if (stage.updates_shard != kNone) out << "; updates shard " << program.shards[stage.updates_shard].name;
     if (stage.step_result) out << "; step result";
+    if (stage.waits_on_stream) out << "; waits on its stream";
     out << "\n";
   }
   return out.str();

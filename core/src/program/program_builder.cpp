@@ -143,6 +143,7 @@ StageId ProgramBuilder::emit(StageSpec spec) {
     stage.collective = spec.collective;
     stage.updates_shard = spec.updates_shard;
     stage.step_result = spec.step_result;
+    stage.waits_on_stream = spec.waits_on_stream;
     stage.cost = spec.cost;
     std::vector<StageId>& wait_for = state_->wait_for;
     wait_for.clear();

@@ -77,12 +77,13 @@ Plan base_plan(Session& session, const Machine& machine, Purpose purpose) {
   const config::Transfer& transfer = config.transfer();
   plan.transfer.windows = static_cast<int>(transfer.windows);
   plan.transfer.gradient_slots = static_cast<int>(transfer.gradient_slots);
+  plan.transfer.ordinary_gradient_slots = static_cast<int>(transfer.ordinary_gradient_slots.value_or(transfer.gradient_slots));
   plan.transfer.h2d_chunk_bytes = transfer.h2d_chunk_bytes;
   plan.transfer.d2h_chunk_bytes = transfer.d2h_chunk_bytes;
   plan.transfer.shard_delivery_ordinary = transfer.ordinary_delivery != config::Delivery::kFull;
   plan.transfer.reduce_on_gpu = config.transfer().gradient_reduction != config::GradientReduction::kHost;
   plan.resident_layers = stated_residency(config, model).value_or(std::vector<int>{});
-  plan.resident_ordinary = config.state().resident_ordinary == config::OrdinaryResidency::kAll;
+  plan.resident_ordinary = config.state().resident_ordinary.value_or(OrdinaryResidency::kNone);
   plan.cached_weights = config.state().weights != config::WeightSupply::kConvert;
   plan.resident_cached_weights = config.state().resident_weights == config::WeightSupply::kCached;
   if (config.train().resolved_updates() == config::Updates::kDeferred) plan.deferred_layers = static_cast<int>(model.layers.size());

@@ -113,7 +113,7 @@ void GradientReduction::take_out(const UnitRecord& record, size_t s, BufferId fr
   Cost cost{.d2h_bytes = static_cast<double>(bytes) + sizeof(double), .bytes = static_cast<double>(bytes), .parameters = static_cast<double>(shard.elements())};
   cost.host_bytes[context_.node_of(shard.owner)] = static_cast<double>(bytes);
   context_.program.emit({.kind = "gradient_out", .layer = record.unit.layer, .part = static_cast<int>(s), .lane = {record.way_out(), shard.owner}, .reads = {from, norm},
-                         .writes = {record.gradient[s][0], record.norm[s]}, .cost = cost,
+                         .writes = {record.gradient[s][0], record.norm[s]}, .waits_on_stream = true, .cost = cost,
                          .action = [&context = context_, from, norm, to = record.gradient[s][0], host_norm = record.norm[s], bytes, chunk](StageContext& stage) {
                            context.transfer.copy(context.memory.data(to), context.memory.data(from), bytes, chunk, stage.stream);
                            context.transfer.copy(context.memory.data(host_norm), context.memory.data(norm), sizeof(double), sizeof(double), stage.stream);
@@ -126,7 +126,7 @@ void GradientReduction::stay(const UnitRecord& record, size_t s) {
   const ShardRange& shard = record.unit.shards[s];
   const BufferId norm = record.device_norm[s], host_norm = record.norm[s];
   context_.program.emit({.kind = "norm_out", .layer = record.unit.layer, .part = static_cast<int>(s), .lane = {record.way_out(), shard.owner}, .reads = {norm}, .writes = {host_norm},
-                         .cost = {.d2h_bytes = sizeof(double), .bytes = sizeof(double)}, .action = [&context = context_, norm, host_norm](StageContext& stage) {
+                         .waits_on_stream = true, .cost = {.d2h_bytes = sizeof(double), .bytes = sizeof(double)}, .action = [&context = context_, norm, host_norm](StageContext& stage) {
                            context.transfer.copy(context.memory.data(host_norm), context.memory.data(norm), sizeof(double), sizeof(double), stage.stream);
                          }});
   if (record.deferred) return;
@@ -166,7 +166,7 @@ void GradientReduction::take_partials_out(UnitId id) {
       Cost cost{.d2h_bytes = static_cast<double>(bytes), .bytes = static_cast<double>(bytes), .parameters = static_cast<double>(shard.elements())};
       cost.host_bytes[context_.node_of(shard.owner)] = static_cast<double>(bytes);
       context_.program.emit({.kind = "gradient_out", .layer = record.unit.layer, .part = static_cast<int>(s), .lane = {record.way_out(), rank}, .reads = {partial[s]},
-                             .writes = {record.gradient[s][r]}, .cost = cost,
+                             .writes = {record.gradient[s][r]}, .waits_on_stream = true, .cost = cost,
                              .action = [&context = context_, from = partial[s], to = record.gradient[s][r], bytes, chunk](StageContext& stage) {
                                context.transfer.copy(context.memory.data(to), context.memory.data(from), bytes, chunk, stage.stream);
                              }});

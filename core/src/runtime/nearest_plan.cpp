@@ -32,17 +32,21 @@ void add_residency(const config::Config& config, const ModelDescription& model, 
     for (const int position : place_resident(count, static_cast<int>(routed.size()), config.state().placement)) layers.push_back(routed[position]);
     changes.push_back({"state.resident", cat(count), [layers](Plan& changed) { changed.resident_layers = layers; }});
   }
-  if (plan.resident_ordinary) changes.push_back({"state.resident_ordinary", "\"none\"", [](Plan& changed) { changed.resident_ordinary = false; }});
+  if (plan.resident_ordinary != OrdinaryResidency::kNone) {
+    changes.push_back({"state.resident_ordinary", "\"none\"", [](Plan& changed) { changed.resident_ordinary = OrdinaryResidency::kNone; }});
+  }
 }
 
 std::vector<Change> changes_for(const config::Config& config, const ModelDescription& model, const Plan& plan) {
   std::vector<Change> changes;
   if (plan.deferred_layers > 0 && !plan.workload.clips) changes.push_back({"train.updates", "\"overlapped\"", [](Plan& changed) { changed.deferred_layers = 0; }});
   if (plan.cached_weights) changes.push_back({"state.weights", "\"convert\"", [](Plan& changed) { changed.cached_weights = false; }});
-  if (plan.resident_cached_weights && (plan.resident_ordinary || !plan.resident_layers.empty())) {
+  if (plan.resident_cached_weights && (plan.resident_ordinary != OrdinaryResidency::kNone || !plan.resident_layers.empty())) {
     changes.push_back({"state.resident_weights", "\"convert\"", [](Plan& changed) { changed.resident_cached_weights = false; }});
   }
-  if (plan.transfer.gradient_slots > 1) changes.push_back({"transfer.gradient_slots", "1", [](Plan& changed) { changed.transfer.gradient_slots = 1; }});
+  if (plan.transfer.gradient_slots > 1 || plan.transfer.ordinary_gradient_slots > 1) {
+    changes.push_back({"transfer.gradient_slots", "1", [](Plan& changed) { changed.transfer.gradient_slots = changed.transfer.ordinary_gradient_slots = 1; }});
+  }
   if (plan.transfer.windows > 1) changes.push_back({"transfer.windows", "1", [](Plan& changed) { changed.transfer.windows = 1; }});
   if (chooses_retained(plan) && !plan.retained_attention.empty()) changes.push_back({cat(plan.experts, ".retain_attention"), "\"none\"", [](Plan& changed) { changed.retained_attention.clear(); }});
   if (chooses_retained(plan) && !plan.retained_feed_forward.empty()) changes.push_back({cat(plan.experts, ".retain"), "\"none\"", [](Plan& changed) { changed.retained_feed_forward.clear(); }});

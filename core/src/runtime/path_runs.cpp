@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "checkpoint/block_checksum.h"
+#include "config/choices.h"
 #include "config/toml_values.h"
 #include "runtime/calibrate.h"
 #include "runtime/geometry.h"
@@ -35,7 +36,9 @@ int64_t share(size_t of_all, int layers, int all) { return std::lround(static_ca
 std::vector<std::string> short_overrides(const Plan& plan, int layers, int all) {
   std::vector<std::string> overrides{cat("model.layers=", layers), cat("engine.experts=\"", plan.experts, "\""), cat("engine.activations=\"", plan.activations, "\""),
                                      cat("state.resident=", share(plan.resident_layers.size(), layers, all)),
-                                     cat("state.resident_ordinary=\"", plan.resident_ordinary ? "all" : "none", "\""),
+                                     cat("state.resident_ordinary=\"", config::word(plan.resident_ordinary), "\""),
+                                     cat("transfer.gradient_slots=", plan.transfer.gradient_slots),
+                                     cat("transfer.ordinary_gradient_slots=", plan.transfer.ordinary_gradient_slots),
                                      cat("state.weights=\"", plan.cached_weights ? "cached" : "convert", "\""),
                                      cat("state.resident_weights=\"", plan.resident_cached_weights ? "cached" : "convert", "\"")};
   for (const auto& [plugin, values] : plan.settings) {

@@ -39,6 +39,9 @@ class Search {
     open_layers_ = places_ && state.resident.is_auto() && !routed_.empty();
     open_placement_ = open_layers_ && !session.config().table("state").is_given("placement");
     open_ordinary_ = places_ && !state.resident_ordinary;
+    const SettingsTable& transfer = session.config().table("transfer");
+    open_slots_ = places_ && !transfer.is_given("gradient_slots");
+    open_ordinary_slots_ = open_slots_ && !transfer.is_given("ordinary_gradient_slots");
     open_weights_ = !state.weights;
     open_resident_weights_ = places_ && !state.resident_weights;
     open_deferral_ = may_choose_deferral(session.config());
@@ -48,13 +51,15 @@ class Search {
   }
 
   SearchResult run() {
-    if (!place(configured_)) relieve();
+    const bool fits = place(configured_);
+    if (open_slots_ || open_ordinary_slots_) (void)place(with_more_slots());
+    if (!fits && !best_) relieve();
     if (best_) climb();
     // Ordinary parameters weigh as much as many layers: what is best beside them on the GPUs has little to do with what is best without.
     if (best_ && open_ordinary_) {
       const size_t first = *best_;
       Plan plan = best().plan;
-      plan.resident_ordinary = !plan.resident_ordinary;
+      plan.resident_ordinary = plan.resident_ordinary == OrdinaryResidency::kAll ? OrdinaryResidency::kNone : OrdinaryResidency::kAll;
       best_.reset();
       fill(plan);
       if (best_) climb();
@@ -63,6 +68,7 @@ class Search {
     if (best_) {
       vary_placement();
       spare_layers();
+      spare_slots();
     }
     return result();
   }
@@ -76,6 +82,8 @@ class Search {
       fill(best().plan);
       vary_supply();
       vary_deferral();
+      vary_embedding();
+      vary_slots();
       vary_resident_weights();
       vary_chunk();
       if (round == 0) vary_proposed();
@@ -184,16 +192,28 @@ class Search {
   /// The same without and, where that does not fit for want of host memory, with the ordinary parameters; false when neither fits.
   bool place(const Plan& plan) {
     fill(plan);
-    if (best_ || !open_ordinary_ || plan.resident_ordinary || spare_of_latest() < 0) return best_.has_value();
+    if (best_ || !open_ordinary_ || plan.resident_ordinary == OrdinaryResidency::kAll || spare_of_latest() < 0) return best_.has_value();
     Plan resident = plan;
-    resident.resident_ordinary = true;
+    resident.resident_ordinary = OrdinaryResidency::kAll;
     fill(resident);
     return best_.has_value();
   }
 
+  bool nothing_streams(const Plan& plan) const { return plan.resident_ordinary == OrdinaryResidency::kAll && plan.resident_layers.size() == routed_.size(); }
+
+  /// The embedding alone is little beside a layer's experts.
+  void vary_embedding() {
+    if (!open_ordinary_ || best().plan.resident_ordinary == OrdinaryResidency::kAll || !may_go_on()) return;
+    Plan plan = best().plan;
+    plan.resident_ordinary = plan.resident_ordinary == OrdinaryResidency::kNone ? OrdinaryResidency::kEmbedding : OrdinaryResidency::kNone;
+    const double before = best_seconds();
+    fill(plan);
+    if (best_seconds() < before) vary_deferral();
+  }
+
   void vary_resident_weights() {
     const Plan& now = best().plan;
-    if (!open_resident_weights_ || (!now.resident_ordinary && now.resident_layers.empty())) return;
+    if (!open_resident_weights_ || (now.resident_ordinary == OrdinaryResidency::kNone && now.resident_layers.empty())) return;
     Plan plan = now;
     plan.resident_cached_weights = !plan.resident_cached_weights;
     fill(plan);
@@ -202,9 +222,12 @@ class Search {
   // ---- what the host does
   void vary_supply() {
     const Plan& now = best().plan;
-    if (!open_weights_ || (now.resident_ordinary && now.resident_layers.size() == routed_.size())) return;
+    if (!open_weights_ || nothing_streams(now)) return;
     Plan plan = now;
     plan.cached_weights = !plan.cached_weights;
+    if (judge(plan) || !plan.cached_weights) return;
+    plan.transfer.gradient_slots = configured_.transfer.gradient_slots;
+    plan.transfer.ordinary_gradient_slots = configured_.transfer.ordinary_gradient_slots;
     (void)judge(plan);
   }
 
@@ -228,6 +251,48 @@ class Search {
         part -= stride;
       }
     }
+  }
+
+  /// What else is best depends on how long gradients may wait: the search begins with room for that.
+  Plan with_more_slots() const {
+    Plan plan = configured_;
+    if (open_slots_) plan.transfer.gradient_slots *= 2;
+    if (open_ordinary_slots_) plan.transfer.ordinary_gradient_slots *= 2;
+    return plan;
+  }
+
+  /// The fewest slots that are as fast: what they leave of the host's memory is headroom.
+  void spare_slots() {
+    const double enough = best_seconds() * (1 + kTie);
+    const auto spare = [&](int TransferPlan::*slots) {
+      for (Plan plan = best().plan; plan.transfer.*slots > configured_.transfer.*slots && may_go_on();) {
+        plan.transfer.*slots /= 2;
+        const std::optional<size_t> tried = judge(plan);
+        if (!tried || *trials_[*tried].figures.step_seconds > enough) return;
+        best_ = tried;
+      }
+    };
+    if (open_slots_) spare(&TransferPlan::gradient_slots);
+    if (open_ordinary_slots_) spare(&TransferPlan::ordinary_gradient_slots);
+  }
+
+  /// More slots where gradients wait for late updates, twice as many each time while that pays for the host memory.
+  void vary_slots() {
+    const auto vary = [&](int TransferPlan::*slots, int most) {
+      while (may_go_on() && best().plan.transfer.*slots < most) {
+        Plan plan = best().plan;
+        plan.transfer.*slots = std::min(most, 2 * plan.transfer.*slots);
+        const size_t before = *best_;
+        (void)judge(plan);
+        if (best_seconds() < *trials_[before].figures.step_seconds * (1 - kGain)) continue;
+        best_ = before;
+        return;
+      }
+    };
+    if (nothing_streams(best().plan)) return;
+    const int layers = static_cast<int>(model_.layers.size());
+    if (open_ordinary_slots_ && best().plan.resident_ordinary != OrdinaryResidency::kAll) vary(&TransferPlan::ordinary_gradient_slots, layers);
+    if (open_slots_) vary(&TransferPlan::gradient_slots, static_cast<int>(routed_.size() - best().plan.resident_layers.size()));
   }
 
   // ---- the strategies' own choices
@@ -441,7 +506,8 @@ class Search {
   const ModelDescription& model_;
   const std::vector<int> routed_;
   bool places_ = false;
-  bool open_layers_ = false, open_placement_ = false, open_ordinary_ = false, open_weights_ = false, open_resident_weights_ = false, open_deferral_ = false;
+  bool open_layers_ = false, open_placement_ = false, open_ordinary_ = false, open_weights_ = false, open_resident_weights_ = false, open_deferral_ = false, open_slots_ = false,
+       open_ordinary_slots_ = false;
   ExpertStrategy::Retention retention_;
   std::vector<Settings> chunks_;  // of the expert strategy, the one configured first
   std::deque<Trial> trials_;      // which references into survive further ones
@@ -469,10 +535,15 @@ std::string describe_difference(const Plan& plan, const Plan& other) {
   };
   if (plan.experts != other.experts) said.push_back(cat("experts ", plan.experts));
   layers("state.resident", plan.resident_layers, other.resident_layers);
-  choice("state.resident_ordinary", plan.resident_ordinary, other.resident_ordinary, "all", "none");
+  if (plan.resident_ordinary != other.resident_ordinary) said.push_back(cat("state.resident_ordinary ", config::word(plan.resident_ordinary)));
   choice("state.weights", plan.cached_weights, other.cached_weights, "cached", "convert");
   choice("state.resident_weights", plan.resident_cached_weights, other.resident_cached_weights, "cached", "convert");
   if (plan.deferred_layers != other.deferred_layers) said.push_back(cat("deferred_layers ", plan.deferred_layers));
+  const auto slots = [&](const char* key, int mine, int theirs) {
+    if (mine != theirs) said.push_back(cat(key, " ", mine));
+  };
+  slots("transfer.gradient_slots", plan.transfer.gradient_slots, other.transfer.gradient_slots);
+  slots("transfer.ordinary_gradient_slots", plan.transfer.ordinary_gradient_slots, other.transfer.ordinary_gradient_slots);
   layers("retained_feed_forward", plan.retained_feed_forward, other.retained_feed_forward);
   layers("retained_attention", plan.retained_attention, other.retained_attention);
   for (const auto& [plugin, table] : plan.settings) {
@@ -487,7 +558,7 @@ std::string describe_difference(const Plan& plan, const Plan& other) {
 }
 
 std::string describe_state(const Plan& plan) {
-  return cat(plan.resident_layers.size(), " layers resident, ordinary ", plan.resident_ordinary ? "resident" : "streamed", ", weights ", plan.cached_weights ? "cached" : "converted");
+  return cat(plan.resident_layers.size(), " layers resident, resident ordinary parameters: ", config::word(plan.resident_ordinary), ", weights ", plan.cached_weights ? "cached" : "converted");
 }
 
 }  // namespace oom::runtime

@@ -191,7 +191,7 @@ void ProgramEmitter::emit_copy(const std::string& kind, int layer, Lane lane, co
     Cost cost{.bytes = static_cast<double>(bytes)};
     (to_host ? cost.d2h_bytes : cost.h2d_bytes) = static_cast<double>(bytes);
     cost.host_bytes[plan().node_of_rank.at(rank)] = static_cast<double>(bytes);
-    builder_.emit({.kind = kind, .layer = layer, .lane = {lane, rank}, .reads = {from[rank]}, .writes = {to[rank]}, .cost = cost,
+    builder_.emit({.kind = kind, .layer = layer, .lane = {lane, rank}, .reads = {from[rank]}, .writes = {to[rank]}, .waits_on_stream = true, .cost = cost,
                    .action = [this, source = from[rank], target = to[rank], bytes, chunk](StageContext& context) {
                      context_.transfer.copy(context_.memory.data(target), context_.memory.data(source), bytes, chunk, context.stream);
                    }});

@@ -53,7 +53,11 @@ Place UnitRecord::home(size_t shard, const Plan& plan) const {
   return resident ? Place::gpu(owner) : Place::numa(plan.node_of_rank.at(owner));
 }
 
-bool UnitTable::is_resident(const ParameterUnit& unit) const { return unit.kind == UnitKind::kBank ? contains(context_.plan.resident_layers, unit.layer) : context_.plan.resident_ordinary; }
+bool UnitTable::is_resident(const ParameterUnit& unit) const {
+  if (unit.kind == UnitKind::kBank) return contains(context_.plan.resident_layers, unit.layer);
+  const OrdinaryResidency resident = context_.plan.resident_ordinary;
+  return resident == OrdinaryResidency::kAll || (resident == OrdinaryResidency::kEmbedding && unit.layer == kEmbeddingLayer);
+}
 
 // Some layers wait so that the host's update threads have work in both halves of a step. An update on a GPU has nothing to gain from that: it waits
 // only where all do, because a norm of everything is asked for or nothing may change before all gradients are known to be finite.
@@ -119,7 +123,8 @@ UnitClass UnitTable::make_class(const ParameterUnit& unit) const {
   // The vocabulary is used once a step and needs no second buffer.
   const bool once = unit.kind == UnitKind::kVocabulary;
   shared.windows = once ? 1 : context_.plan.transfer.windows;
-  shared.gradient_slots = once ? 1 : context_.plan.transfer.gradient_slots;
+  const TransferPlan& transfer = context_.plan.transfer;
+  shared.gradient_slots = once ? 1 : unit.kind == UnitKind::kBank ? transfer.gradient_slots : transfer.ordinary_gradient_slots;
   shared.held.assign(shared.windows, -1);
   return shared;
 }

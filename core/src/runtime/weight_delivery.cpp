@@ -100,8 +100,8 @@ void WeightDelivery::bring_streamed(const UnitRecord& record, size_t s, BufferId
     if (handed_on && rank != shard.owner) continue;
     Cost cost{.h2d_bytes = static_cast<double>(bytes), .bytes = static_cast<double>(bytes), .parameters = static_cast<double>(shard.elements())};
     cost.host_bytes[context_.node_of(shard.owner)] = static_cast<double>(bytes);
-    context_.program.emit({.kind = "weights_in", .layer = record.unit.layer, .part = static_cast<int>(s), .lane = {Lane::kH2d, rank}, .reads = {from}, .writes = {window[rank][s]}, .cost = cost,
-                           .action = [&context = context_, from, to = window[rank][s], bytes, chunk](StageContext& stage) {
+    context_.program.emit({.kind = "weights_in", .layer = record.unit.layer, .part = static_cast<int>(s), .lane = {Lane::kH2d, rank}, .reads = {from}, .writes = {window[rank][s]}, .waits_on_stream = true,
+                           .cost = cost, .action = [&context = context_, from, to = window[rank][s], bytes, chunk](StageContext& stage) {
                              context.transfer.copy(context.memory.data(to), context.memory.data(from), bytes, chunk, stage.stream);
                            }});
   }

@@ -23,6 +23,7 @@ inline Plan sample_plan() {
                    .router_aux_loss = 0.001};
   plan.transfer = {.windows = 3,
                    .gradient_slots = 4,
+                   .ordinary_gradient_slots = 9,
                    .h2d_chunk_bytes = 1 << 20,
                    .d2h_chunk_bytes = 2 << 20,
                    .shard_delivery_ordinary = false,
@@ -30,7 +31,7 @@ inline Plan sample_plan() {
                    .reduce_on_gpu = false};
   plan.deferred_layers = 3;
   plan.resident_layers = {0, 2};
-  plan.resident_ordinary = true;
+  plan.resident_ordinary = OrdinaryResidency::kEmbedding;
   plan.cached_weights = false;
   plan.resident_cached_weights = true;
   plan.retained_feed_forward = {0, 1};

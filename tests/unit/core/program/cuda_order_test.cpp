@@ -134,6 +134,68 @@ TEST(CudaOrder, AFailureFreesARankThatWaitsForTheOther) {
   }
 }
 
+// A copy that waits for an update of the host, and work of the same rank that does not.
+struct CopyBesideUpdate {
+  CopyBesideUpdate() {
+    const BufferId slot = builder.add_buffer({.name = "slot", .place = Place::numa(0), .bytes = 8});
+    builder.emit({.kind = "update", .lane = {Lane::kUpdate, 0}, .writes = {slot}, .action = [this](StageContext& context) {
+                    while (hold && !context.aborted()) std::this_thread::yield();
+                    if (fails) throw FileError("gone");
+                    value = context.step;
+                  }});
+    builder.emit({.kind = "copy", .lane = {Lane::kH2d, 0}, .reads = {slot}, .waits_on_stream = true, .action = [this](StageContext& context) {
+                    fake_launch(context.stream, [this, step = context.step] { wrong += value != step && !fails; });
+                  }});
+    builder.emit({.kind = "other", .lane = {Lane::kCompute, 0}, .action = [this](StageContext& context) { fake_launch(context.stream, [this] { ++others; }); }});
+  }
+  ProgramBuilder builder{{0}, 1};
+  std::atomic<bool> hold{false}, fails{false};
+  std::atomic<int> others{0};
+  int64_t value = -1;  // ordered by the program alone
+  int wrong = 0;
+};
+
+TEST(CudaOrder, ACopyWaitsForAnUpdateAndNothingWaitsForItsLaunch) {
+  CopyBesideUpdate stages;
+  stages.hold = true;
+  auto executor = make_cuda_executor(std::move(stages.builder).build(), {.watchdog = std::chrono::seconds(20)}, devices(1));
+  executor->run_step(0);  // returns when all is launched, while the update is held
+  for (int tries = 0; tries < 5000 && stages.others == 0; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(stages.others, 1) << "what does not wait for the update has run";
+  stages.hold = false;
+  for (int step = 1; step < 300; ++step) executor->run_step(step);
+  executor->drain();
+  EXPECT_EQ(stages.wrong, 0);
+  EXPECT_EQ(stages.others, 300);
+}
+
+TEST(CudaOrder, WithoutStreamMemoryOperationsTheLaunchWaits) {
+  fake_device_cannot_wait_for_memory = true;
+  CopyBesideUpdate stages;
+  auto executor = make_cuda_executor(std::move(stages.builder).build(), {.watchdog = std::chrono::seconds(20)}, devices(1));
+  fake_device_cannot_wait_for_memory = false;
+  for (int step = 0; step < 50; ++step) executor->run_step(step);
+  executor->drain();
+  EXPECT_EQ(stages.wrong, 0);
+}
+
+TEST(CudaOrder, AFailedUpdateFreesTheStreamsThatWaitForIt) {
+  CopyBesideUpdate stages;
+  stages.hold = true;
+  stages.fails = true;
+  {
+    auto executor = make_cuda_executor(std::move(stages.builder).build(), {}, devices(1));
+    executor->run_step(0);
+    stages.hold = false;
+    try {
+      executor->drain();
+      FAIL() << "nothing was thrown";
+    } catch (const FileError& error) {
+      EXPECT_STREQ(error.what(), "step 0, update (update of node 0, stage 0): gone");
+    }
+  }  // joins the fake's streams: hangs where one still waits
+}
+
 TEST(CudaOrder, TheWatchdogNamesTheStageThatTheStreamDoesNotFinish) {
   std::atomic<bool> release{false};
   ProgramBuilder builder({0}, 1);

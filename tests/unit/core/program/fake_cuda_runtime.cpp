@@ -1,10 +1,15 @@
 #include "fake_cuda_runtime.h"
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
+#include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -35,6 +40,9 @@ struct Record {
 };
 
 thread_local int current_device = 0;
+
+// cuStreamWaitValue64: the stream looks at the word until it is at least `value`, by the sign of their difference.
+CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags);
 
 }  // namespace
 
@@ -75,7 +83,35 @@ struct CUstream_st {
   }
 };
 
+namespace {
+
+CUresult wait_value(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned int flags) {
+  if (flags != CU_STREAM_WAIT_VALUE_GEQ) return CUDA_ERROR_INVALID_VALUE;
+  auto* word = reinterpret_cast<std::atomic<uint64_t>*>(address);
+  stream->push([word, value] {
+    while (static_cast<int64_t>(word->load(std::memory_order_acquire) - value) < 0) std::this_thread::sleep_for(std::chrono::microseconds(2));
+  });
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
 extern "C" {
+
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned int) {
+  *memory = std::aligned_alloc(64, (bytes + 63) / 64 * 64);
+  return *memory == nullptr ? cudaErrorMemoryAllocation : cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned int, unsigned long long, cudaDriverEntryPointQueryResult* result) {
+  const bool known = std::strcmp(name, "cuStreamWaitValue64") == 0 && !oom::program::fake_device_cannot_wait_for_memory;
+  *function = known ? reinterpret_cast<void*>(&wait_value) : nullptr;
+  *result = known ? cudaDriverEntryPointSuccess : cudaDriverEntryPointSymbolNotFound;
+  return cudaSuccess;
+}
 
 cudaError_t cudaGetDevice(int* device) {
   *device = current_device;
@@ -141,6 +177,8 @@ const char* cudaGetErrorString(cudaError_t) { return "an error of the fake"; }
 }  // extern "C"
 
 namespace oom::program {
+
+bool fake_device_cannot_wait_for_memory = false;
 
 void fake_launch(void* stream, std::function<void()> work) { static_cast<cudaStream_t>(stream)->push(std::move(work)); }
 

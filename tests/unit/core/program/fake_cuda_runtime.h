@@ -9,4 +9,7 @@ namespace oom::program {
 /// Enqueues `work` on a fake cudaStream_t, as a kernel launch would.
 void fake_launch(void* stream, std::function<void()> work);
 
+/// As with devices without stream memory operations.
+extern bool fake_device_cannot_wait_for_memory;
+
 }  // namespace oom::program

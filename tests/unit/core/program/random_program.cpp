@@ -92,6 +92,7 @@ class Generator {
     spec.cost.fixed_seconds = 1e-6 * below(50);
     spec.cost.h2d_bytes = chance(0.3) ? 1e6 * below(10) : 0;
     spec.cost.workspace_bytes = below(100);
+    spec.waits_on_stream = chance(0.5);
     builder_.emit(spec);
   }
 

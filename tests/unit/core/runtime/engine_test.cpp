@@ -84,6 +84,8 @@ const std::vector<std::vector<std::string>> kStateChoices{
     {"state.resident=all", "state.resident_ordinary=all"},
     {"state.resident=2", "state.resident_ordinary=all", "state.resident_weights=cached"},
     {"state.resident_ordinary=all"},
+    {"state.resident_ordinary=embedding"},
+    {"state.resident=[1]", "state.resident_ordinary=embedding", "state.resident_weights=cached", "transfer.ordinary_gradient_slots=3"},
     {"state.resident=[0, 2]", "state.resident_weights=cached", "state.weights=convert"},
     {"state.weights=convert"},
     {"state.weights=convert", "local.delivery=full", "transfer.ordinary_delivery=full"},
@@ -228,7 +230,7 @@ TEST(EngineTraffic, ProgramsSayWhatIsCopied) {
   const oom::testing::ScratchFolder folder;
   const std::string config = write_run(folder);
   const std::vector<std::string> full{"local.delivery=full", "transfer.ordinary_delivery=full"};
-  for (std::vector<std::string> choice : {std::vector<std::string>{}, full, {"state.weights=convert"}, {"transfer.gradient_reduction=host"}, {"state.resident=[1]", "state.resident_ordinary=all"}}) {
+  for (std::vector<std::string> choice : {std::vector<std::string>{}, full, {"state.weights=convert"}, {"transfer.gradient_reduction=host"}, {"state.resident=[1]", "state.resident_ordinary=all"}, {"state.resident_ordinary=embedding"}}) {
     choice.insert(choice.end(), {"engine.ranks=4", "precision.compute=bf16", "train.updates=overlapped"});
     std::atomic<int64_t> copied{0};
     EngineRun run(config, choice, {}, std::make_unique<CountingTransfer>(copied));

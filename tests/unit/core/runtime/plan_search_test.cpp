@@ -96,15 +96,15 @@ double shortest_step(Session& session, const Budgets& budgets) {
   double shortest = std::numeric_limits<double>::infinity();
   for (const Plan& chunk : chunks) {
     for (unsigned set = 0; set < 1u << routed.size(); ++set) {
-      for (unsigned bits = 0; bits < 8; ++bits) {
+      for (unsigned bits = 0; bits < 12; ++bits) {
         Plan plan = chunk;
         plan.resident_layers.clear();
         for (size_t i = 0; i < routed.size(); ++i) {
           if (set & 1u << i) plan.resident_layers.push_back(routed[i]);
         }
-        plan.resident_ordinary = bits & 1;
-        plan.cached_weights = bits & 2;
-        plan.resident_cached_weights = bits & 4;
+        plan.resident_ordinary = static_cast<OrdinaryResidency>(bits / 4);
+        plan.cached_weights = bits & 1;
+        plan.resident_cached_weights = bits & 2;
         const int waiting = may_choose_deferral(session.config()) ? std::min<int>(static_cast<int>(deferrable_layers(plan, model).size()), static_cast<int>(model.layers.size()) - 1) : plan.deferred_layers;
         for (plan.deferred_layers = may_choose_deferral(session.config()) ? 0 : waiting; plan.deferred_layers <= waiting; ++plan.deferred_layers) {
           if (over_bytes(session.judge().account(plan), budgets) == 0) shortest = std::min(shortest, *session.judge().simulate(plan).step_seconds);
@@ -189,7 +189,7 @@ TEST_F(PlanSearch, BudgetsHoldToTheByte) {
 TEST_F(PlanSearch, WhatIsStatedStays) {
   const PlannedRun run = fitting(gpus({"state.resident=[1, 3]", "state.resident_ordinary=none", "state.weights=convert", "state.resident_weights=cached", "train.updates=overlapped", "ep.routing_chunk=17"}));
   EXPECT_EQ(run.plan.resident_layers, (std::vector<int>{1, 3}));
-  EXPECT_FALSE(run.plan.resident_ordinary);
+  EXPECT_EQ(run.plan.resident_ordinary, OrdinaryResidency::kNone);
   EXPECT_FALSE(run.plan.cached_weights);
   EXPECT_TRUE(run.plan.resident_cached_weights);
   EXPECT_EQ(run.plan.deferred_layers, 0);

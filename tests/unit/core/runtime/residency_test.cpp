@@ -40,7 +40,7 @@ TEST_F(StatedResidency, IsReadFromTheConfiguration) {
   EXPECT_THAT(fitting({"state.resident=[2, 0]"}).plan.resident_layers, ElementsAre(0, 2));
   EXPECT_THAT(fitting({"state.resident=2", "state.placement=contiguous"}).plan.resident_layers, ElementsAre(0, 1));
   EXPECT_TRUE(fitting({"state.resident=none"}).plan.resident_layers.empty());
-  EXPECT_TRUE(fitting({"state.resident_ordinary=all"}).plan.resident_ordinary);
+  EXPECT_EQ(fitting({"state.resident_ordinary=all"}).plan.resident_ordinary, OrdinaryResidency::kAll);
   EXPECT_TRUE(fitting({"state.resident_weights=cached"}).plan.resident_cached_weights);
   EXPECT_FALSE(fitting({"state.weights=convert"}).plan.cached_weights);
   EXPECT_FALSE(fitting({"transfer.gradient_reduction=host"}).plan.transfer.reduce_on_gpu);
@@ -79,7 +79,7 @@ class StateSearch : public Planner {
 TEST_F(StateSearch, TakesWhatFits) {
   const PlannedRun all = fitting(on_gpus(kPlenty));
   EXPECT_THAT(all.plan.resident_layers, ElementsAre(0, 1, 2));
-  EXPECT_TRUE(all.plan.resident_ordinary);
+  EXPECT_EQ(all.plan.resident_ordinary, OrdinaryResidency::kAll);
   EXPECT_THAT(all.evidence, HasSubstr("plans tried"));
 }
 
@@ -95,7 +95,7 @@ TEST_F(StateSearch, CountsTheLayersThatFit) {
 
 TEST_F(StateSearch, StatedChoicesStay) {
   EXPECT_TRUE(fitting(on_gpus(kPlenty, {"state.resident=none"})).plan.resident_layers.empty());
-  EXPECT_FALSE(fitting(on_gpus(kPlenty, {"state.resident_ordinary=none"})).plan.resident_ordinary);
+  EXPECT_EQ(fitting(on_gpus(kPlenty, {"state.resident_ordinary=none"})).plan.resident_ordinary, OrdinaryResidency::kNone);
   EXPECT_TRUE(fitting(on_gpus(kPlenty, {"state.resident=none", "state.resident_ordinary=none", "state.weights=cached"})).plan.cached_weights);
 }
 
@@ -120,7 +120,7 @@ TEST_F(StateSearch, ConvertsWhereTheHostIsShort) {
 TEST_F(StateSearch, KeepsStateOnTheHostOfTheCpuDevice) {
   const PlannedRun run = fitting({"budget.gpu=\"4GiB\""});
   EXPECT_TRUE(run.plan.resident_layers.empty());
-  EXPECT_FALSE(run.plan.resident_ordinary);
+  EXPECT_EQ(run.plan.resident_ordinary, OrdinaryResidency::kNone);
 }
 
 TEST_F(StateSearch, RefusalNamesTheLayersThatFit) {
