@@ -8,7 +8,7 @@ int64_t ExchangeShape::chunk_size(int chunk) const { return std::min(chunk_token
 
 int64_t ExchangeShape::worst_rows_of(int64_t some_tokens) const { return ranks * some_tokens * std::min(top_k, owned_experts()); }
 
-int64_t ExchangeShape::expected_rows(int round) const { return std::clamp<int64_t>(chunk_rows() - round * receive_rows, 0, receive_rows); }
+int64_t ExchangeShape::expected_rows(int chunk, int round) const { return std::clamp<int64_t>(chunk_size(chunk) * top_k - round * receive_rows, 0, receive_rows); }
 
 int64_t ExchangeShape::kept_rows(int chunk, int round) const {
   return std::clamp<int64_t>(std::min(retain_rows, worst_rows_of(chunk_size(chunk))) - round * receive_rows, 0, receive_rows);

@@ -32,8 +32,8 @@ struct ExchangeShape {
   /// Rows of the largest chunk that meet at one owner when every token of every rank chooses as many of its experts as it can.
   int64_t worst_rows() const { return worst_rows_of(chunk_tokens); }
   int64_t worst_rows_of(int64_t some_tokens) const;
-  /// Rows that an owner is expected to take in round `round` of the largest chunk.
-  int64_t expected_rows(int round) const;
+  /// Rows that an owner takes in a round of `chunk` when routing is even.
+  int64_t expected_rows(int chunk, int round) const;
   /// Most rows of a round of `chunk` with which a retained layer's owner keeps them. 0: never.
   int64_t kept_rows(int chunk, int round) const;
 };

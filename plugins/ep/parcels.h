@@ -5,6 +5,8 @@
 
 namespace oom::ep {
 
+inline constexpr int64_t kValueBytes = 4;
+
 struct ParcelLayout {
   int64_t rows = 0;
   int64_t hidden = 0;
@@ -12,7 +14,7 @@ struct ParcelLayout {
 
   int64_t row_bytes() const { return hidden * (type == at::kFloat ? 4 : 2); }
   int64_t values_offset() const { return (rows * row_bytes() + 255) / 256 * 256; }
-  int64_t bytes() const { return values_offset() + rows * 4; }
+  int64_t bytes() const { return values_offset() + rows * kValueBytes; }
 };
 
 /// One such buffer on one rank, while actions run. Where several lanes fill it, `base` is the first of its parts.
@@ -25,7 +27,7 @@ struct Parcels {
   at::Tensor experts(int64_t count) const { return memory.view(base, at::kInt, {count, 1}, layout.values_offset()); }
   at::Tensor weights(int64_t count) const { return memory.view(base, at::kFloat, {count, 1}, layout.values_offset()); }
   std::byte* row(int64_t first) const { return static_cast<std::byte*>(memory.data(base)) + first * layout.row_bytes(); }
-  std::byte* value(int64_t first) const { return static_cast<std::byte*>(memory.data(base)) + layout.values_offset() + first * 4; }
+  std::byte* value(int64_t first) const { return static_cast<std::byte*>(memory.data(base)) + layout.values_offset() + first * kValueBytes; }
 };
 
 }  // namespace oom::ep

@@ -40,11 +40,9 @@ struct Exchange::Stages {
   bool backward() const { return gradients != nullptr; }
   bool retains() const { return !pass.kept.empty(); }
   BufferId kept(const Visit& at, int owner) const { return retains() && !pass.kept[at.index].empty() ? pass.kept[at.index][owner] : kNone; }
-  /// Whether a visit with an even share of rows is kept.
-  bool expects_kept(const Visit& at) const {
-    const int64_t rows = std::clamp<int64_t>(shape().chunk_size(at.chunk) * shape().top_k - at.round * shape().receive_rows, 0, shape().receive_rows);
-    return retains() && rows <= shape().kept_rows(at.chunk, at.round);
-  }
+  /// Whether a visit with an even share of rows is kept, and whether all of a chunk are.
+  bool expects_kept(const Visit& at) const { return retains() && shape().expected_rows(at.chunk, at.round) <= shape().kept_rows(at.chunk, at.round); }
+  bool expects_all_kept(int chunk) const { return retains() && shape().chunk_size(chunk) * shape().top_k <= shape().retain_rows; }
   const ExchangeShape& shape() const { return exchange.shape_; }
   /// The rings whose rows are replaced by results.
   const Ring& home() const { return backward() ? exchange.sent_gradients_ : exchange.sent_; }
@@ -64,10 +62,10 @@ struct Exchange::Stages {
     combine(shape().chunks() - 1);
   }
 
-  // Bytes of a visit's rows that a rank sends to others.
-  double peer_bytes(int round, int tensors) const {
+  // Bytes that a rank sends to others in a visit: of each row so many tensors, and as many values beside them.
+  double peer_bytes(const Visit& at, int tensors, int values) const {
     const double others = static_cast<double>(shape().ranks - 1) / shape().ranks;
-    return others * static_cast<double>(shape().expected_rows(round) * tensors * exchange.sent_.layout.row_bytes());
+    return others * static_cast<double>(shape().expected_rows(at.chunk, at.round) * (tensors * exchange.sent_.layout.row_bytes() + values * kValueBytes));
   }
 
   void arrive(const Visit& at) const {
@@ -82,7 +80,7 @@ struct Exchange::Stages {
     const int64_t bytes = shape().chunk_size(chunk) * shape().top_k * exchange.sent_.layout.row_bytes();
     StageSpec spec{.kind = "experts_pack", .layer = pass.layer, .part = chunk, .lane = {Lane::kCompute, source},
                    .reads = {pass.front[source], pass.routing[source], pass.order[source]}, .writes = exchange.sent_.parts(chunk, source),
-                   .cost = {.hbm_bytes = static_cast<double>((backward() && !expects_kept({0, chunk, 0}) ? 4 : 2) * bytes), .tokens = static_cast<double>(shape().chunk_size(chunk)),
+                   .cost = {.hbm_bytes = static_cast<double>((backward() && !expects_all_kept(chunk) ? 4 : 2) * bytes), .tokens = static_cast<double>(shape().chunk_size(chunk)),
                             .workspace_bytes = shape().chunk_size(chunk) * shape().top_k * 4}};
     if (backward()) {
       spec.reads.push_back(gradients->drouted[source]);
@@ -103,7 +101,8 @@ struct Exchange::Stages {
   }
 
   void dispatch(const Visit& at, int source) const {
-    const double bytes = peer_bytes(at.round, backward() && !expects_kept(at) ? 2 : 1);
+    const int tensors = backward() && !expects_kept(at) ? 2 : 1;
+    const double bytes = peer_bytes(at, tensors, /*values=*/tensors);
     StageSpec spec{.kind = "experts_dispatch", .layer = pass.layer, .part = at.index, .lane = {Lane::kComm, source},
                    .reads = exchange.sent_.parts(at.chunk, source) + std::vector{exchange.row_counts_.at(pass.layer)[source]}, .writes = exchange.received_.at(at.index)[source],
                    .cost = {.peer_bytes = bytes, .bytes = bytes}};
@@ -143,7 +142,7 @@ struct Exchange::Stages {
   // Work of the rows expected in a visit, temporaries of as many as its buffers hold.
   Cost price(const Visit& at) const {
     const RoutedExperts& model = exchange.emitter_.model().routed;
-    const double rows = static_cast<double>(shape().expected_rows(at.round));
+    const double rows = static_cast<double>(shape().expected_rows(at.chunk, at.round));
     const double hidden = static_cast<double>(exchange.emitter_.model().hidden), width = static_cast<double>(model.width);
     const double element = static_cast<double>(exchange.received_.layout.row_bytes()) / hidden;
     const double weights = static_cast<double>(shape().owned_experts()) * 3 * width * hidden;
@@ -205,7 +204,7 @@ struct Exchange::Stages {
 
   void give_back(const Visit& at) const {
     if (shape().alone()) return;
-    const double bytes = peer_bytes(at.round, 1);
+    const double bytes = peer_bytes(at, 1, /*values=*/backward() ? 1 : 0);
     for (int owner = 0; owner < shape().ranks; ++owner) {
       StageSpec spec{.kind = "experts_return", .layer = pass.layer, .part = at.index, .lane = {Lane::kComm, owner},
                      .reads = away().parts(at.index, owner) + std::vector{exchange.row_counts_.at(pass.layer)[owner]}, .updates = home().at(at.chunk)[owner],
@@ -254,7 +253,7 @@ struct Exchange::Stages {
 
 void Exchange::push(const Parcels& from, int64_t from_row, const Parcels& to, int64_t to_row, int64_t rows, bool values, const StageContext& context) const {
   emitter_.copy_bytes(to.row(to_row), from.row(from_row), rows * from.layout.row_bytes(), context);
-  if (values) emitter_.copy_bytes(to.value(to_row), from.value(from_row), rows * 4, context);
+  if (values) emitter_.copy_bytes(to.value(to_row), from.value(from_row), rows * kValueBytes, context);
 }
 
 void Exchange::emit_forward(const Pass& pass, const RankBuffers& routed) {

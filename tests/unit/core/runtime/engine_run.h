@@ -16,11 +16,11 @@ namespace oom::runtime {
 inline constexpr int64_t kVocabulary = 160;
 
 /// Writes the model and the configuration of a run, to be varied by overrides.
-inline std::string write_run(const oom::testing::ScratchFolder& folder, int64_t vocabulary = kVocabulary, bool tied = false) {
+inline std::string write_run(const oom::testing::ScratchFolder& folder, int64_t vocabulary = kVocabulary, bool tied = false, int top_k = 4) {
   oom::testing::write_file(folder / "model/config.json",
                            cat(R"({"model_type": "qwen3_moe", "vocab_size": )", vocabulary, R"(, "hidden_size": 64, "intermediate_size": 96, "moe_intermediate_size": 32,
 "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32, "hidden_act": "silu", "max_position_embeddings": 256,
-"rms_norm_eps": 1e-6, "rope_theta": 1e6, "num_experts": 16, "num_experts_per_tok": 4, "norm_topk_prob": true, "tie_word_embeddings": )", tied ? "true" : "false", R"(, "initializer_range": 0.08})"));
+"rms_norm_eps": 1e-6, "rope_theta": 1e6, "num_experts": 16, "num_experts_per_tok": )", top_k, R"(, "norm_topk_prob": true, "tie_word_embeddings": )", tied ? "true" : "false", R"(, "initializer_range": 0.08})"));
   oom::testing::write_file(folder / "run.toml", cat("[model]\npath = \"", (folder / "model").string(), "\"\nweights = \"random\"\n",
                                                     "[data]\npath = \"none\"\nsequence_length = 16\n[train]\nglobal_batch = 4\n[precision]\ncompute = \"fp32\"\n",
                                                     "[engine]\ndevice = \"cpu\"\nranks = 2\nexperts = \"local\"\n[budget]\nhost = \"8GiB\"\n[output]\ndir = \"",

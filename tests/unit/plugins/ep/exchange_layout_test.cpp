@@ -35,11 +35,18 @@ TEST(ExchangeShape, RoundsHoldTheWorstCase) {
   EXPECT_EQ(shape_of(4, 10, 4, 64, 10, 1).rounds(), 160);
 }
 
+// The last chunk is what is left.
 TEST(ExchangeShape, ExpectedRowsAddUpToAnEvenShare) {
-  const ExchangeShape shape = shape_of(4, 10, 4, 64, 10, 30);
-  int64_t rows = 0;
-  for (int round = 0; round < shape.rounds(); ++round) rows += shape.expected_rows(round);
-  EXPECT_EQ(rows, 10 * 4);
+  for (const int64_t chunk : {10, 7, 64}) {
+    for (const int64_t receive_rows : {30, 9, 1000}) {
+      const ExchangeShape shape = shape_of(4, 64, 4, 64, chunk, receive_rows);
+      int64_t rows = 0;
+      for (int q = 0; q < shape.chunks(); ++q) {
+        for (int round = 0; round < shape.rounds(); ++round) rows += shape.expected_rows(q, round);
+      }
+      EXPECT_EQ(rows, 64 * 4) << chunk << " " << receive_rows;
+    }
+  }
 }
 
 // A round is kept where it ends within the capacity, whatever lies behind it.

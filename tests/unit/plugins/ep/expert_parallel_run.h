@@ -28,13 +28,16 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-/// Sleeps before a third of all stages.
+/// Sleeps before every stage: mostly shortly, now and then for long. Every stage of every step has a time of its own, the same in each run.
 inline EngineOptions delayed(unsigned seed) {
   EngineOptions options;
   options.before_stage = [seed](const StageContext& context) {
-    const unsigned stage = static_cast<unsigned>(context.stage->lane.index * 31 + static_cast<int>(context.stage->lane.lane) * 7 + context.stage->layer * 131 + context.stage->part * 17);
-    std::mt19937 random(seed * 7919 + stage + static_cast<unsigned>(context.step) * 101);
-    if (random() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500));
+    const Stage& stage = *context.stage;
+    std::vector<int64_t> identity{seed, context.step, stage.kind, stage.layer, stage.part, static_cast<int64_t>(stage.lane.lane), stage.lane.index};
+    for (const Access& access : stage.accesses) identity.insert(identity.end(), {access.buffer, access.version});  // those of its kind in another pass have others
+    std::seed_seq seeds(identity.begin(), identity.end());
+    std::minstd_rand random(seeds);
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 8 == 0 ? random() % 1500 : random() % 150));
   };
   return options;
 }
@@ -49,10 +52,15 @@ class ExpertParallelRun : public ::testing::Test {
                                          (folder_ / "run").string(), "\"\n"));
   }
 
-  static std::vector<data::Batch> batches(int ranks, int64_t step) {
+  PlannedRun plan(const std::vector<std::string>& overrides) {
+    Session session((folder_ / "run.toml").string(), overrides);
+    return make_plan(session);
+  }
+
+  static std::vector<data::Batch> batches(const Plan& plan, int64_t step) {
     std::vector<data::Batch> all;
-    for (int rank = 0; rank < ranks; ++rank) {
-      data::Batch batch{.sample_count = 8 / ranks, .sequence_length = kLength};
+    for (int rank = 0; rank < plan.ranks; ++rank) {
+      data::Batch batch{.sample_count = plan.sequences_per_rank(), .sequence_length = kLength};
       for (int64_t i = 0; i < batch.sample_count * kLength; ++i) {
         std::mt19937 random(static_cast<unsigned>(step * 1000 + rank * batch.sample_count * kLength + i));
         batch.inputs.push_back(static_cast<int32_t>(random() % 160));
@@ -80,7 +88,7 @@ class ExpertParallelRun : public ::testing::Test {
     engine.publish_weights();
     Outcome outcome;
     for (int step = 1; step <= kSteps; ++step) {
-      const StepResult result = engine.train_step(step, batches(plan.ranks, step));
+      const StepResult result = engine.train_step(step, batches(plan, step));
       outcome.losses.push_back(result.loss());
       outcome.norms.push_back(result.grad_norm);
     }
