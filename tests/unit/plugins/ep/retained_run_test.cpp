@@ -36,17 +36,17 @@ const Overrides kAll{"ep.retain=all"}, kSome{"ep.retain=[1]"}, kBoth{"ep.retain=
     kCrossed{"ep.retain=[0, 1]", "ep.retain_attention=[1, 2]"};
 const Overrides kFloat{"precision.compute=fp32"};
 
-// Every two of: ranks 2, 4, 8; resident none, some, all; chunk 7, 64, whole; clipped or not; what is retained.
+// Every two of: ranks 2, 4, 8; resident none, some, all; chunk 7, 24, whole (16 to 64 tokens a rank, more where the chunk is 24); clipped or not; what is retained.
 INSTANTIATE_TEST_SUITE_P(
     Plans, RetainingRun,
     ::testing::Values(Case{{"engine.ranks=2", "state.resident=none"}, kAll}, Case{Overrides{"engine.ranks=4", "state.resident=all", "ep.routing_chunk=7"} + kClipped, kAll},
-                      Case{Overrides{"engine.ranks=8", "state.resident=[1]", "ep.routing_chunk=64"} + kOverlapped + kFloat, kAll},
-                      Case{Overrides{"engine.ranks=4", "state.resident=none", "ep.routing_chunk=64"} + kClipped + kFloat, kBoth},
+                      Case{Overrides{"engine.ranks=8", "state.resident=[1]", "ep.routing_chunk=24", "train.global_batch=16"} + kOverlapped + kFloat, kAll},
+                      Case{Overrides{"engine.ranks=4", "state.resident=none", "ep.routing_chunk=24", "train.global_batch=16"} + kClipped + kFloat, kBoth},
                       Case{Overrides{"engine.ranks=2", "state.resident=[0, 2]", "ep.routing_chunk=7"} + kOverlapped, kBoth}, Case{Overrides{"engine.ranks=8", "state.resident=all"} + kClipped, kBoth},
-                      Case{Overrides{"engine.ranks=4", "state.resident=1"} + kOverlapped, kSome}, Case{Overrides{"engine.ranks=2", "state.resident=all", "ep.routing_chunk=64"} + kClipped, kSome},
+                      Case{Overrides{"engine.ranks=4", "state.resident=1"} + kOverlapped, kSome}, Case{Overrides{"engine.ranks=2", "state.resident=all", "ep.routing_chunk=24", "train.global_batch=16"} + kClipped, kSome},
                       Case{Overrides{"engine.ranks=8", "state.resident=none", "ep.routing_chunk=7"} + kFloat, kSome},
                       Case{Overrides{"engine.ranks=2", "state.resident=2", "ep.routing_chunk=7"} + kClipped, kAttention}, Case{Overrides{"engine.ranks=4", "state.resident=all"} + kFloat, kAttention},
-                      Case{Overrides{"engine.ranks=2", "state.resident=1", "ep.routing_chunk=64"} + kOverlapped, kCrossed},
+                      Case{Overrides{"engine.ranks=2", "state.resident=1", "ep.routing_chunk=24", "train.global_batch=16"} + kOverlapped, kCrossed},
                       Case{Overrides{"engine.ranks=4", "state.resident=none", "ep.routing_chunk=7"} + kClipped, kCrossed}));
 
 // Rows of an owner's queue: 128 in all where routing is even. Of rounds of 30 some are kept, some are not, and those of a skewed chunk differ from owner to owner.
