@@ -18,6 +18,8 @@ ROUTING = {
     "": None,
     "experts without tokens": functools.partial(force_routing, shunned=(0, 5, 15)),
     "all tokens to one expert": functools.partial(force_routing, favoured=(3,)),
+    "nothing for the second of two ranks": functools.partial(force_routing, shunned=range(8, 16)),
+    "nothing for the second of four ranks": functools.partial(force_routing, shunned=range(4, 8)),
 }
 
 

@@ -36,6 +36,30 @@ def test_skewed_routing(oom, oracle, routing, ranks, chunk, rows):
     compare(oom, oracle, training_of("qwen3_moe", clip_norm=CLIPPED), routing=routing, changes=EXTREMES[routing], tables=ep_tables(ranks, chunk, rows))
 
 
+RESIDENT_AND_RETAINED = {"resident": "all", "retain": "all"}
+
+
+@pytest.mark.parametrize("ranks, chunk, clip_norm, places", [
+    *((ranks, chunk, clip_norm, {}) for ranks, chunk in ((2, 7), (2, 64), (2, WHOLE), (4, 7), (4, WHOLE)) for clip_norm in (0.0, CLIPPED)),
+    (2, 64, CLIPPED, RESIDENT_AND_RETAINED), (4, 7, 0.0, RESIDENT_AND_RETAINED)])
+def test_a_rank_without_tokens(oom, oracle, ranks, chunk, clip_norm, places):
+    """An owner whose experts nobody chooses takes part in every exchange, and its experts decay all the same."""
+    oom.require("qwen3_moe", "ep")
+    routing = {2: "nothing for the second of two ranks", 4: "nothing for the second of four ranks"}[ranks]
+    tables = retaining(ep_tables(ranks, chunk), **{"retain": "none", **places})
+    compare(oom, oracle, training_of("qwen3_moe", clip_norm=clip_norm, steps=3), routing=routing, tables=tables)
+
+
+@pytest.mark.parametrize("ranks, clip_norm, places", [
+    *((ranks, clip_norm, {}) for ranks in (1, 2, 4) for clip_norm in (0.0, CLIPPED)), (2, 0.0, RESIDENT_AND_RETAINED), (4, CLIPPED, RESIDENT_AND_RETAINED)])
+def test_one_token_a_rank(oom, oracle, ranks, clip_norm, places):
+    """One token in total on one rank; most owners have no rows. A sequence of one token has nothing to attend to but itself: eps keeps AdamW from following the
+    rounding of gradients that are zero."""
+    oom.require("qwen3_moe", "ep")
+    training = training_of("qwen3_moe", sequence_length=1, global_batch=ranks, clip_norm=clip_norm, steps=3, eps=1e-4)
+    compare(oom, oracle, training, tables=retaining(ep_tables(ranks, 7), **{"retain": "none", **places}))
+
+
 @pytest.mark.parametrize("family", ["mixtral", "qwen3_5_moe", "gemma4"])
 def test_other_families_in_rounds(oom, oracle, family):
     oom.require(family, "ep")
@@ -89,6 +113,17 @@ def test_ranks_must_divide_the_experts(oom, oracle):
 
 def retaining(tables, retain, attention="none", rows="auto", resident="none"):
     return merged(tables, {"ep": {"retain": retain, "retain_attention": attention, "retain_rows": rows}, "state": {"resident": resident}})
+
+
+# tests/unit/plugins/ep/combinations_test.cpp compares all residencies and retentions of each of these with each other, to the bit.
+@pytest.mark.parametrize("ranks, chunk, clip_norm, resident, retain", [
+    (2, 7, 0.0, "none", [0, 2]), (2, 7, CLIPPED, [1], "all"), (2, 64, 0.0, "all", "none"), (2, 64, CLIPPED, "none", "all"), (2, WHOLE, 0.0, [1], "none"), (2, WHOLE, CLIPPED, "all", [0, 2]),
+    (4, 7, 0.0, "all", "all"), (4, 7, CLIPPED, "none", "none"), (4, 64, 0.0, [1], [0, 2]), (4, 64, CLIPPED, "all", "none"), (4, WHOLE, 0.0, "none", "all"), (4, WHOLE, CLIPPED, [1], [0, 2])])
+def test_combinations(oom, oracle, ranks, chunk, clip_norm, resident, retain):
+    """128 or 256 tokens a rank: chunks of 64 are chunks."""
+    oom.require("qwen3_moe", "ep")
+    training = training_of("qwen3_moe", global_batch=16, clip_norm=clip_norm, steps=3)
+    compare(oom, oracle, training, tables=retaining(ep_tables(ranks, chunk), retain, resident=resident))
 
 
 # What is retained changes no bit (tests/unit/plugins/ep/retained_run_test.cpp); here is that there is no common mistake. The model has 3 layers.
