@@ -1,7 +1,8 @@
 /// Predicts how a program runs: when each stage of a steady step starts and ends, and what bounds the step.
 ///
 /// Unrolls three steps. Lanes run in order, edges and collectives hold, a rank's issuing thread blocks in issue stages and before
-/// stages that wait for pools; stages active at once share the rates of the cost table. Needs no device; microseconds a stage.
+/// stages that wait for pools, unless their streams do; stages active at once share the rates of the cost table. Needs no device;
+/// microseconds a stage.
 #pragma once
 
 #include <string>

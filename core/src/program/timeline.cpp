@@ -53,6 +53,7 @@ void Timeline::prepare_dependencies() {
     if (lane.lane == Lane::kIssue) continue;
     for (const Edge& edge : program_.stages[id].after) {
       const LaneId before = program_.stages[edge.stage].lane;
+      if (is_pool_lane(before.lane) && program_.stages[id].waits_on_stream) continue;
       if (!is_stream_lane(before.lane)) depend(launch_after_completion_, launch_pending_, edge.stage, id, edge.distance);
       else if (before.index != lane.index) depend(launch_after_launch_, launch_pending_, edge.stage, id, edge.distance);
     }

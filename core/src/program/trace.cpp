@@ -6,6 +6,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "program/lane_order.h"
+
 namespace oom::program {
 namespace {
 
@@ -150,6 +152,42 @@ std::vector<KindComparison> compare_kinds(const Program& program, const Simulati
   return result;
 }
 
+std::vector<ExposedWait> exposed_waits(const Program& program, const MeasuredStep& measured) {
+  const LaneOrder lanes(program);
+  const std::vector<StageTime>& times = measured.stages;
+  const double begin = first_start(program, times, false, true);
+  // The last to end of the stages that `id` came after in this step.
+  const auto cause_of = [&](StageId id) {
+    StageId last = kNone;
+    const auto consider = [&](StageId before) {
+      if (recorded(times[before]) && (last == kNone || times[before].end > times[last].end)) last = before;
+    };
+    for (const Edge& edge : program.stages[id].after) {
+      if (edge.distance == 0) consider(edge.stage);
+    }
+    if (const int position = lanes.position[id]; position > 0) consider(lanes.stages[lanes.lane[id]][position - 1]);
+    return last;
+  };
+  std::map<std::pair<Lane, KindId>, double> seconds;
+  for (int rank = 0; rank < program.ranks; ++rank) {
+    double free = begin;
+    for (const StageId stage : lanes.stages[lane_index(program, {Lane::kCompute, rank})]) {
+      if (!recorded(times[stage])) continue;
+      double until = times[stage].start;
+      for (StageId at = cause_of(stage); at != kNone && until > free; at = cause_of(at)) {
+        const double from = std::max(free, times[at].start);
+        if (from < until) seconds[{program.stages[at].lane.lane, program.stages[at].kind}] += (until - from) / program.ranks;
+        until = std::min(until, from);
+      }
+      free = std::max(free, times[stage].end);
+    }
+  }
+  std::vector<ExposedWait> waits;
+  for (const auto& [key, value] : seconds) waits.push_back({key.first, key.second, value});
+  std::stable_sort(waits.begin(), waits.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  return waits;
+}
+
 std::string describe(const Program& program, const Simulation& predicted, const MeasuredStep& measured, double measured_step_seconds) {
   char line[200];
   std::snprintf(line, sizeof line, "%-46s %7s %14s %14s\n", "milliseconds", "stages", "predicted", "measured");
@@ -159,6 +197,22 @@ std::string describe(const Program& program, const Simulation& predicted, const 
   for (const KindComparison& kind : compare_kinds(program, predicted, measured)) {
     const std::string name = cat(lane_name(kind.lane), " ", program.kinds[kind.kind]);
     std::snprintf(line, sizeof line, "%-46s %7d %14.3f %14.3f\n", name.c_str(), kind.stages, kind.predicted_seconds * 1e3, kind.measured_seconds * 1e3);
+    text += line;
+  }
+  std::vector<ExposedWait> waits = exposed_waits(program, measured);
+  const auto seconds_of = [](const std::vector<ExposedWait>& all, const ExposedWait& one) {
+    const auto found = std::find_if(all.begin(), all.end(), [&](const ExposedWait& wait) { return wait.lane == one.lane && wait.kind == one.kind; });
+    return found == all.end() ? 0 : found->seconds;
+  };
+  const std::vector<ExposedWait> seen = waits;
+  for (const ExposedWait& wait : predicted.waits) {
+    if (seconds_of(seen, wait) == 0) waits.push_back({wait.lane, wait.kind, 0});
+  }
+  std::snprintf(line, sizeof line, "\n%-46s %7s %14s %14s\n", "compute stands still for, a rank", "", "predicted", "measured");
+  text += line;
+  for (const ExposedWait& wait : waits) {
+    const std::string name = cat(lane_name(wait.lane), " ", program.kinds[wait.kind]);
+    std::snprintf(line, sizeof line, "%-46s %7s %14.3f %14.3f\n", name.c_str(), "", seconds_of(predicted.waits, wait) * 1e3, wait.seconds * 1e3);
     text += line;
   }
   return text;

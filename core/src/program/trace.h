@@ -30,7 +30,10 @@ struct KindComparison {
 };
 /// Returns the kinds of a program, those with the most measured seconds first. Simulation and step are of the same program.
 std::vector<KindComparison> compare_kinds(const Program& program, const Simulation& predicted, const MeasuredStep& measured);
-/// Returns them as a table in milliseconds, under a line with predicted and measured step time.
+/// Returns what the compute lanes stood still for in a measured step, as Simulation::waits says of the predicted one: the stage that ended last of those that a
+/// stage waited for, and what that one had waited for in turn. What began before the step is not known and belongs to nobody.
+std::vector<ExposedWait> exposed_waits(const Program& program, const MeasuredStep& measured);
+/// Returns both as tables in milliseconds, under a line with predicted and measured step time.
 std::string describe(const Program& program, const Simulation& predicted, const MeasuredStep& measured, double measured_step_seconds);
 
 }  // namespace oom::program

@@ -187,6 +187,19 @@ TEST(Simulator, AWaitForAPoolHoldsTheWholeIssuingThread) {
   EXPECT_NEAR(cuda.stages[work].seconds(), 2, 1e-9);
 }
 
+TEST(Simulator, ACopyThatWaitsOnItsStreamHoldsNothingElse) {
+  ProgramBuilder builder({0}, 1);
+  const BufferId converted = builder.add_buffer({.name = "converted", .place = Place::numa(0), .bytes = 8});
+  const BufferId window = builder.add_buffer({.name = "window", .place = Place::gpu(0), .bytes = 8});
+  builder.emit({.kind = "convert", .lane = {Lane::kPrepare, 0}, .writes = {converted}, .cost = {.fixed_seconds = 3}});
+  const StageId in = builder.emit({.kind = "in", .lane = {Lane::kH2d, 0}, .reads = {converted}, .writes = {window}, .waits_on_stream = true, .cost = {.fixed_seconds = 1}});
+  builder.emit({.kind = "work", .lane = {Lane::kCompute, 0}, .cost = {.fixed_seconds = 2}});
+  const Program program = std::move(builder).build().program;
+  const Simulation simulation = simulate(program, {});
+  EXPECT_NEAR(simulation.step_seconds, 2, 1e-9) << "compute never waits for the pool";
+  EXPECT_GE(simulation.stages[in].start, simulation.stages[0].end) << "the copy does";
+}
+
 TEST(Simulator, CollectivesTakeMultiprocessorsFromCompute) {
   ProgramBuilder builder({0}, 1);
   const CollectiveId gather = builder.add_collective("ep", {0});

@@ -112,6 +112,28 @@ TEST(Trace, MeasuredStagesSayWhatTheyDraw) {
   EXPECT_EQ(measured, 2 * static_cast<int>(traced.program.stages.size()));
 }
 
+// work 1 waits for a copy, that copy for an update; work 2 for nothing but the lane.
+TEST(Trace, MeasuredWaitsBelongToWhatWorkedInThem) {
+  ProgramBuilder builder({0}, 1);
+  const BufferId slot = builder.add_buffer({.name = "slot", .place = Place::numa(0), .bytes = 8});
+  const BufferId window = builder.add_buffer({.name = "window", .place = Place::gpu(0), .bytes = 8});
+  builder.emit({.kind = "work", .lane = {Lane::kCompute, 0}});
+  builder.emit({.kind = "update", .lane = {Lane::kUpdate, 0}, .writes = {slot}});
+  builder.emit({.kind = "copy", .lane = {Lane::kH2d, 0}, .reads = {slot}, .writes = {window}});
+  builder.emit({.kind = "work", .lane = {Lane::kCompute, 0}, .reads = {window}});
+  builder.emit({.kind = "work", .lane = {Lane::kCompute, 0}});
+  const Program program = std::move(builder).build().program;
+  const MeasuredStep step{0, {{10, 12}, {11, 15}, {15, 16}, {17, 18}, {18, 19}}};
+  const std::vector<ExposedWait> waits = exposed_waits(program, step);
+  ASSERT_EQ(waits.size(), 2u);
+  EXPECT_EQ(program.kinds[waits[0].kind], "update");
+  EXPECT_DOUBLE_EQ(waits[0].seconds, 3) << "from the end of the first work to the end of the update";
+  EXPECT_EQ(program.kinds[waits[1].kind], "copy");
+  EXPECT_DOUBLE_EQ(waits[1].seconds, 2) << "and until the second work began";
+  const std::string text = describe(program, simulate(program, {}), step, 9);
+  EXPECT_THAT(text, ::testing::ContainsRegex("update update +[0-9.]+ +3000.000"));
+}
+
 TEST(Trace, ComparesSecondsByKind) {
   Traced traced;
   MeasuredStep step{5, std::vector<StageTime>(traced.program.stages.size())};
