@@ -42,6 +42,18 @@ void Exchange::add_gradient_rings() {
   received_gradients_ = shape_.alone() ? sent_gradients_ : add_ring("experts gradients received", static_cast<int>(received_.turns.size()), received_.layout.rows);
 }
 
+std::vector<Exchange::Visit> Exchange::visits_in_order() const {
+  std::vector<Visit> visits;
+  int chunk_turn = 0;
+  for (const ChunkRun& run : runs_of_chunks(shape_.chunks(), emitter_.program().use() != ProgramUse::kSketch)) {
+    for (int round = 0; round < shape_.rounds(); ++round) {
+      visits.push_back({.index = run.first * shape_.rounds() + round, .chunk = run.first, .round = round, .chunks = run.count, .turn = static_cast<int>(visits.size()), .chunk_turn = chunk_turn});
+    }
+    ++chunk_turn;
+  }
+  return visits;
+}
+
 RowCounts Exchange::row_counts(int layer, int rank, int chunk) const {
   if (shape_.alone()) return {&alone_counts_[chunk], 1};
   const int64_t pairs = static_cast<int64_t>(shape_.ranks) * shape_.ranks;
@@ -61,8 +73,7 @@ int64_t Exchange::kept_bytes(int chunk, int round) const {
 std::vector<RankBuffers> Exchange::add_kept(int layer) {
   std::vector<RankBuffers> kept;
   for (int index = 0; index < visits(); ++index) {
-    const Visit at = visit(index);
-    const int64_t bytes = kept_bytes(at.chunk, at.round);
+    const int64_t bytes = kept_bytes(index / shape_.rounds(), index % shape_.rounds());
     kept.push_back(bytes > 0 ? emitter_.add_activation(cat("experts rows kept layer ", layer, " visit ", index), bytes, BufferClass::kRetained) : RankBuffers{});
   }
   return kept;

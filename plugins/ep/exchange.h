@@ -63,16 +63,20 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     const std::vector<RankBuffers>& at(int visit) const { return turns[visit % turns.size()]; }
     std::vector<BufferId> parts(int visit, int rank) const;
   };
+  /// Of an owner in one round of a chunk; in a sketch of a run of chunks.
   struct Visit {
     int index = 0;
     int chunk = 0;
     int round = 0;
+    int chunks = 1;      // from `chunk` on
+    int turn = 0;        // of rings by visit; `index` when every run is one chunk
+    int chunk_turn = 0;  // of rings by chunk, likewise
   };
   struct Stages;  // emits the stages of one pass
 
   Ring add_ring(const std::string& name, int turns, int64_t rows);
   void add_gradient_rings();
-  Visit visit(int index) const { return {index, index / shape_.rounds(), index % shape_.rounds()}; }
+  std::vector<Visit> visits_in_order() const;
   TokenRange tokens(int chunk) const { return {shape_.chunk_begin(chunk), shape_.chunk_size(chunk)}; }
   Parcels parcels(const Ring& ring, int turn, int rank) const { return {emitter_.memory(), ring.at(turn)[0][rank], ring.layout}; }
   /// Rows of a chunk between all ranks, out of what counts_meet left on this rank. Inside actions.

@@ -14,6 +14,22 @@ int64_t ExchangeShape::kept_rows(int chunk, int round) const {
   return std::clamp<int64_t>(std::min(retain_rows, worst_rows_of(chunk_size(chunk))) - round * receive_rows, 0, receive_rows);
 }
 
+std::vector<ChunkRun> runs_of_chunks(int chunks, bool one_by_one) {
+  constexpr int kAlone = 4;  // at either end
+  std::vector<ChunkRun> runs, last;
+  int begin = 0, end = chunks;
+  for (int turn = 0, count = 1; begin < end; ++turn) {
+    if (turn >= kAlone && !one_by_one) count *= 2;
+    runs.push_back({begin, std::min(count, end - begin)});
+    begin += runs.back().count;
+    if (begin == end) break;
+    last.push_back({end - std::min(count, end - begin), std::min(count, end - begin)});
+    end = last.back().first;
+  }
+  runs.insert(runs.end(), last.rbegin(), last.rend());
+  return runs;
+}
+
 void count_rows(std::span<const int32_t> by_expert, std::span<int64_t> by_owner) {
   const size_t owned = by_expert.size() / by_owner.size();
   for (size_t owner = 0; owner < by_owner.size(); ++owner) {

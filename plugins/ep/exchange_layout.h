@@ -38,6 +38,15 @@ struct ExchangeShape {
   int64_t kept_rows(int chunk, int round) const;
 };
 
+/// Chunks in a row.
+struct ChunkRun {
+  int first = 0;
+  int count = 1;
+};
+/// All chunks one by one or, for a sketch, those between the ends in runs of alike ones, twice as many each time from either end: what the first wait for and
+/// what waits for the last is then as it is, and so is the overlap of neighbours.
+std::vector<ChunkRun> runs_of_chunks(int chunks, bool one_by_one);
+
 /// Rows of one chunk from source s to owner o, at [s * ranks + o].
 using RowCounts = std::span<const int64_t>;
 

@@ -39,7 +39,15 @@ struct Exchange::Stages {
 
   bool backward() const { return gradients != nullptr; }
   bool retains() const { return !pass.kept.empty(); }
-  BufferId kept(const Visit& at, int owner) const { return retains() && !pass.kept[at.index].empty() ? pass.kept[at.index][owner] : kNone; }
+  /// What is kept of a visit, chunk by chunk.
+  std::vector<BufferId> kept(const Visit& at, int owner) const {
+    std::vector<BufferId> buffers;
+    for (int chunk = 0; chunk < at.chunks && retains(); ++chunk) {
+      const RankBuffers& kept = pass.kept[at.index + chunk * shape().rounds()];
+      if (!kept.empty()) buffers.push_back(kept[owner]);
+    }
+    return buffers;
+  }
   /// Whether a visit with an even share of rows is kept, and whether all of a chunk are.
   bool expects_kept(const Visit& at) const { return retains() && shape().expected_rows(at.chunk, at.round) <= shape().kept_rows(at.chunk, at.round); }
   bool expects_all_kept(int chunk) const { return retains() && shape().chunk_size(chunk) * shape().top_k <= shape().retain_rows; }
@@ -50,16 +58,16 @@ struct Exchange::Stages {
   ProgramBuilder& program() const { return exchange.emitter_.program(); }
 
   void emit() const {
-    const int visits = exchange.visits();
-    arrive(exchange.visit(0));
-    for (int index = 0; index < visits; ++index) {
-      if (index + 1 < visits) arrive(exchange.visit(index + 1));
-      for (int owner = 0; owner < shape().ranks; ++owner) compute(exchange.visit(index), owner);
-      give_back(exchange.visit(index));
+    const std::vector<Visit> visits = exchange.visits_in_order();
+    arrive(visits.front());
+    for (size_t at = 0; at < visits.size(); ++at) {
+      if (at + 1 < visits.size()) arrive(visits[at + 1]);
+      for (int owner = 0; owner < shape().ranks; ++owner) compute(visits[at], owner);
+      give_back(visits[at]);
       // After the next chunk's first visit has been queued, so that its experts need not wait for results on their way.
-      if (index > 0 && exchange.visit(index).round == 0) combine(exchange.visit(index).chunk - 1);
+      if (at > 0 && visits[at].round == 0) combine(visits[at - 1]);
     }
-    combine(shape().chunks() - 1);
+    combine(visits.back());
   }
 
   // Bytes that a rank sends to others in a visit: of each row so many tensors, and as many values beside them.
@@ -70,21 +78,22 @@ struct Exchange::Stages {
 
   void arrive(const Visit& at) const {
     if (at.round == 0) {
-      for (int source = 0; source < shape().ranks; ++source) pack(at.chunk, source);
+      for (int source = 0; source < shape().ranks; ++source) pack(at, source);
     }
     if (shape().alone()) return;
     for (int source = 0; source < shape().ranks; ++source) dispatch(at, source);
   }
 
-  void pack(int chunk, int source) const {
+  void pack(const Visit& at, int source) const {
+    const int chunk = at.chunk;
     const int64_t bytes = shape().chunk_size(chunk) * shape().top_k * exchange.sent_.layout.row_bytes();
     StageSpec spec{.kind = "experts_pack", .layer = pass.layer, .part = chunk, .lane = {Lane::kCompute, source},
-                   .reads = {pass.front[source], pass.routing[source], pass.order[source]}, .writes = exchange.sent_.parts(chunk, source),
-                   .cost = {.hbm_bytes = static_cast<double>((backward() && !expects_all_kept(chunk) ? 4 : 2) * bytes), .tokens = static_cast<double>(shape().chunk_size(chunk)),
+                   .reads = {pass.front[source], pass.routing[source], pass.order[source]}, .writes = exchange.sent_.parts(at.chunk_turn, source),
+                   .cost = {.hbm_bytes = static_cast<double>((backward() && !expects_all_kept(chunk) ? 4 : 2) * bytes), .repeats = static_cast<double>(at.chunks), .tokens = static_cast<double>(shape().chunk_size(chunk)),
                             .workspace_bytes = shape().chunk_size(chunk) * shape().top_k * 4}};
     if (backward()) {
       spec.reads.push_back(gradients->drouted[source]);
-      spec.writes = spec.writes + exchange.sent_gradients_.parts(chunk, source);
+      spec.writes = spec.writes + exchange.sent_gradients_.parts(at.chunk_turn, source);
     }
     spec.action = [self = exchange.shared_from_this(), chunk, source, front = pass.front[source], routing = pass.routing[source], order = pass.order[source],
                    drouted = backward() ? gradients->drouted[source] : kNone, kept = backward() && retains(), layer = pass.layer](StageContext&) {
@@ -104,11 +113,11 @@ struct Exchange::Stages {
     const int tensors = backward() && !expects_kept(at) ? 2 : 1;
     const double bytes = peer_bytes(at, tensors, /*values=*/tensors);
     StageSpec spec{.kind = "experts_dispatch", .layer = pass.layer, .part = at.index, .lane = {Lane::kComm, source},
-                   .reads = exchange.sent_.parts(at.chunk, source) + std::vector{exchange.row_counts_.at(pass.layer)[source]}, .writes = exchange.received_.at(at.index)[source],
-                   .cost = {.peer_bytes = bytes, .bytes = bytes}};
+                   .reads = exchange.sent_.parts(at.chunk_turn, source) + std::vector{exchange.row_counts_.at(pass.layer)[source]}, .writes = exchange.received_.at(at.turn)[source],
+                   .cost = {.peer_bytes = bytes, .repeats = static_cast<double>(at.chunks), .bytes = bytes}};
     if (backward()) {
-      spec.reads = spec.reads + exchange.sent_gradients_.parts(at.chunk, source);
-      spec.writes = spec.writes + exchange.received_gradients_.at(at.index)[source];
+      spec.reads = spec.reads + exchange.sent_gradients_.parts(at.chunk_turn, source);
+      spec.writes = spec.writes + exchange.received_gradients_.at(at.turn)[source];
     }
     spec.action = [self = exchange.shared_from_this(), at, source, layer = pass.layer, gradients = backward(), kept = backward() && retains()](StageContext& context) {
       const RowCounts counts = self->row_counts(layer, source, at.chunk);
@@ -147,7 +156,7 @@ struct Exchange::Stages {
     const double element = static_cast<double>(exchange.received_.layout.row_bytes()) / hidden;
     const double weights = static_cast<double>(shape().owned_experts()) * 3 * width * hidden;
     const int64_t most = exchange.received_.layout.rows, kept_rows = retains() ? shape().kept_rows(at.chunk, at.round) : 0;
-    Cost cost{.fixed_seconds = exchange.emitter_.plan().device == DeviceKind::kCuda ? kVisitLaunches : 0, .tokens = static_cast<double>(shape().chunk_size(at.chunk)), .parameters = weights};
+    Cost cost{.fixed_seconds = exchange.emitter_.plan().device == DeviceKind::kCuda ? kVisitLaunches : 0, .repeats = static_cast<double>(at.chunks), .tokens = static_cast<double>(shape().chunk_size(at.chunk)), .parameters = weights};
     if (!backward()) {
       cost.gemm_flops = 2 * rows * hidden * 3 * width;
       cost.hbm_bytes = element * (rows * (7 * hidden + 6 * width) + (rows > 0 ? weights : 0));
@@ -168,14 +177,15 @@ struct Exchange::Stages {
   void compute(const Visit& at, int owner) const {
     const Delivery& shard = pass.shards[owner];
     StageSpec spec{.kind = backward() ? "experts_backward" : "experts_forward", .layer = pass.layer, .part = at.index, .lane = {Lane::kCompute, owner},
-                   .reads = shard.reads[owner], .updates = away().parts(at.index, owner), .cost = price(at)};
+                   .reads = shard.reads[owner], .updates = away().parts(at.turn, owner), .cost = price(at)};
     if (!shape().alone()) spec.reads.push_back(exchange.row_counts_.at(pass.layer)[owner]);
-    const BufferId kept = this->kept(at, owner);
-    if (kept != kNone) (backward() ? spec.reads : spec.writes).push_back(kept);
+    const std::vector<BufferId> all_kept = this->kept(at, owner);
+    (backward() ? spec.reads : spec.writes) = (backward() ? spec.reads : spec.writes) + all_kept;
+    const BufferId kept = all_kept.empty() ? kNone : all_kept.front();
     GradientTarget target;
     if (backward()) {
       target = (*targets)[owner];
-      spec.reads = spec.reads + exchange.received_.parts(at.index, owner);
+      spec.reads = spec.reads + exchange.received_.parts(at.turn, owner);
       (at.index == 0 ? spec.writes : spec.updates) = (at.index == 0 ? spec.writes : spec.updates) + target.writes[owner];
     }
     spec.action = [self = exchange.shared_from_this(), at, owner, layer = pass.layer, shard, target, kept, backward = backward()](StageContext&) {
@@ -207,8 +217,8 @@ struct Exchange::Stages {
     const double bytes = peer_bytes(at, 1, /*values=*/backward() ? 1 : 0);
     for (int owner = 0; owner < shape().ranks; ++owner) {
       StageSpec spec{.kind = "experts_return", .layer = pass.layer, .part = at.index, .lane = {Lane::kComm, owner},
-                     .reads = away().parts(at.index, owner) + std::vector{exchange.row_counts_.at(pass.layer)[owner]}, .updates = home().at(at.chunk)[owner],
-                     .cost = {.peer_bytes = bytes, .bytes = bytes}};
+                     .reads = away().parts(at.turn, owner) + std::vector{exchange.row_counts_.at(pass.layer)[owner]}, .updates = home().at(at.chunk_turn)[owner],
+                     .cost = {.peer_bytes = bytes, .repeats = static_cast<double>(at.chunks), .bytes = bytes}};
       spec.action = [self = exchange.shared_from_this(), at, owner, layer = pass.layer, &from = away(), &to = home(), values = backward()](StageContext& context) {
         for_each_parcel(self->shape_, self->row_counts(layer, owner, at.chunk), owner, /*as_source=*/false, at.round, [&](int source, const Parcel& part) {
           self->push(self->parcels(from, at.index, owner), part.at, self->parcels(to, at.chunk, source), part.from, part.rows, values, context);
@@ -218,12 +228,13 @@ struct Exchange::Stages {
     }
   }
 
-  void combine(int chunk) const {
+  void combine(const Visit& at) const {
+    const int chunk = at.chunk;
     const int64_t bytes = shape().chunk_size(chunk) * (shape().top_k + 1) * exchange.sent_.layout.row_bytes();
     for (int source = 0; source < shape().ranks; ++source) {
       StageSpec spec{.kind = backward() ? "experts_combine_backward" : "experts_combine", .layer = pass.layer, .part = chunk, .lane = {Lane::kCompute, source},
-                     .reads = home().parts(chunk, source) + std::vector{pass.order[source]},
-                     .cost = {.hbm_bytes = static_cast<double>(bytes), .tokens = static_cast<double>(shape().chunk_size(chunk)),
+                     .reads = home().parts(at.chunk_turn, source) + std::vector{pass.order[source]},
+                     .cost = {.hbm_bytes = static_cast<double>(bytes), .repeats = static_cast<double>(at.chunks), .tokens = static_cast<double>(shape().chunk_size(chunk)),
                               .workspace_bytes = backward() ? shape().chunk_size(chunk) * shape().top_k * 4 : 0}};
       if (!backward()) spec.reads.push_back(pass.routing[source]);
       const std::vector<BufferId> out = backward() ? std::vector{gradients->dinput[source], gradients->dweights[source]} : std::vector{(*routed)[source]};

@@ -77,14 +77,21 @@ struct BuiltProgram {
   std::vector<Action> actions;  // by StageId
 };
 
+/// What a program is built for. Only what is run keeps its actions, which are most of what it holds.
+enum class ProgramUse : uint8_t {
+  kRun,
+  kJudge,   // read only: stage by stage what would be run
+  kSketch,  // likewise, but many alike stages in a row may be one with Cost::repeats: the same peaks of memory and nearly the same time. A search builds these by the dozen
+};
+
 class OOM_API ProgramBuilder {
  public:
-  /// `node_of_rank[r]` is the NUMA node beside rank r's GPU; its size is the number of ranks. `keeps_actions`: false where the program is only judged; a
-  /// search for a plan builds them by the dozen, and actions are most of what they would hold. What is built then has null actions.
-  ProgramBuilder(std::vector<int32_t> node_of_rank, int32_t nodes, bool keeps_actions = true);
+  /// `node_of_rank[r]` is the NUMA node beside rank r's GPU; its size is the number of ranks.
+  ProgramBuilder(std::vector<int32_t> node_of_rank, int32_t nodes, ProgramUse use = ProgramUse::kRun);
   ~ProgramBuilder();
   ProgramBuilder(ProgramBuilder&&) noexcept;
 
+  ProgramUse use() const;
   int32_t ranks() const;
   int32_t nodes() const;
   int32_t node_of_rank(int32_t rank) const;

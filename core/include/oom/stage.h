@@ -116,6 +116,7 @@ struct Cost {
   double peer_bytes = 0;  // sent to other GPUs by the stage's rank
   double update_parameters = 0;  // of the CPU AdamW, on a pool lane
   double convert_parameters = 0;  // FP32 masters made into working weights, on a pool lane
+  double repeats = 1;  // of a sketch (ProgramUse): how many alike stages one after another this one is; it takes so many times what is said here
   double sm_share = 0;  // share of the GPU's multiprocessors that it takes from compute (NCCL kernels: about 0.1)
   /// Features for calibration; they price nothing by themselves.
   double tokens = 0;

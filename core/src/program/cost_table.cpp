@@ -17,10 +17,10 @@ Demand demand_of(const Program& program, const Stage& stage, const CostTable& ta
   const Cost& cost = stage.cost;
   if (const auto fit = table.kinds.find(program.kinds[stage.kind]); fit != table.kinds.end()) {
     const KindCost& kind = fit->second;
-    return {kind.fixed, kind.per_arithmetic * arithmetic_seconds(cost, table) + kind.per_traffic * traffic_seconds(cost, table) + kind.per_token * cost.tokens +
-                            kind.per_token_context * cost.tokens * cost.sequence_length + kind.per_byte * cost.bytes + kind.per_parameter * cost.parameters};
+    return {cost.repeats * kind.fixed, cost.repeats * (kind.per_arithmetic * arithmetic_seconds(cost, table) + kind.per_traffic * traffic_seconds(cost, table) + kind.per_token * cost.tokens +
+                            kind.per_token_context * cost.tokens * cost.sequence_length + kind.per_byte * cost.bytes + kind.per_parameter * cost.parameters)};
   }
-  return {cost.fixed_seconds, std::max(arithmetic_seconds(cost, table), traffic_seconds(cost, table))};
+  return {cost.repeats * cost.fixed_seconds, cost.repeats * std::max(arithmetic_seconds(cost, table), traffic_seconds(cost, table))};
 }
 
 double solo_seconds(const Program& program, const Stage& stage, const CostTable& table) {

@@ -36,7 +36,7 @@ void check_place(const Program& program, Place place, const std::string& name) {
 
 struct ProgramBuilder::State {
   Program program;
-  bool keeps_actions = true;
+  ProgramUse use = ProgramUse::kRun;
   std::vector<Action> actions;
   std::vector<std::vector<Edge>> wanted;  // by StageId
   program::Hazards hazards;
@@ -76,18 +76,19 @@ struct ProgramBuilder::State {
   }
 };
 
-ProgramBuilder::ProgramBuilder(std::vector<int32_t> node_of_rank, int32_t nodes, bool keeps_actions) : state_(std::make_unique<State>()) {
+ProgramBuilder::ProgramBuilder(std::vector<int32_t> node_of_rank, int32_t nodes, ProgramUse use) : state_(std::make_unique<State>()) {
   OOM_CHECK(!node_of_rank.empty(), "a program needs a rank");
   OOM_CHECK(nodes >= 1 && nodes <= kMaxNumaNodes, "got ", nodes, " NUMA nodes");
   for (int32_t node : node_of_rank) OOM_CHECK(node >= 0 && node < nodes, "a rank on node ", node, " of ", nodes);
   state_->program.ranks = static_cast<int32_t>(node_of_rank.size());
   state_->program.nodes = nodes;
   state_->program.node_of_rank = std::move(node_of_rank);
-  state_->keeps_actions = keeps_actions;
+  state_->use = use;
 }
 ProgramBuilder::~ProgramBuilder() = default;
 ProgramBuilder::ProgramBuilder(ProgramBuilder&&) noexcept = default;
 
+ProgramUse ProgramBuilder::use() const { return state_->use; }
 int32_t ProgramBuilder::ranks() const { return state_->program.ranks; }
 int32_t ProgramBuilder::nodes() const { return state_->program.nodes; }
 int32_t ProgramBuilder::node_of_rank(int32_t rank) const { return state_->program.node_of_rank.at(rank); }
@@ -157,7 +158,7 @@ StageId ProgramBuilder::emit(StageSpec spec) {
     access(spec.updates, AccessMode::kUpdate);
     access(spec.writes, AccessMode::kWrite);
     program.stages.push_back(std::move(stage));
-    state_->actions.push_back(state_->keeps_actions ? std::move(spec.action) : Action());
+    state_->actions.push_back(state_->use == ProgramUse::kRun ? std::move(spec.action) : Action());
     std::sort(wait_for.begin(), wait_for.end());
     wait_for.erase(std::unique(wait_for.begin(), wait_for.end()), wait_for.end());
     auto& wanted = state_->wanted.emplace_back();

@@ -28,7 +28,7 @@ std::vector<Draw> Resources::draws_of(const Stage& stage) const {
   const Cost& cost = stage.cost;
   std::vector<Draw> draws;
   const auto draw = [&](int resource, double amount) {
-    if (amount > 0) draws.push_back({resource, amount});
+    if (amount > 0) draws.push_back({resource, amount * cost.repeats});
   };
   if (const int rank = stage.rank; rank >= 0 && rank < ranks_) {
     draw(of_rank(rank, kH2d), cost.h2d_bytes);
@@ -48,7 +48,7 @@ std::vector<Draw> Resources::draws_of(const Stage& stage) const {
 double Resources::step_of(const Stage& stage) const {
   const Cost& cost = stage.cost;
   const double host = std::accumulate(cost.host_bytes.begin(), cost.host_bytes.end(), 0.0);
-  const double size = std::max({host, cost.h2d_bytes + cost.d2h_bytes, cost.peer_bytes, cost.update_parameters, cost.convert_parameters, 1.0});
+  const double size = cost.repeats * std::max({host, cost.h2d_bytes + cost.d2h_bytes, cost.peer_bytes, cost.update_parameters, cost.convert_parameters, 1.0});
   return (is_pool_lane(stage.lane.lane) ? pool_weight_ : 1.0) / size;
 }
 

@@ -65,13 +65,13 @@ void configure_strategies(Session& session, Plan& plan) {
   }
 }
 
-AccountedProgram emit_plan(Session& session, const Plan& plan, bool verified) {
+AccountedProgram emit_plan(Session& session, const Plan& plan, ProgramUse use) {
   const auto transfer = comm::DeviceTransfer::for_planning();
   const HostPools pools;
   RunState state;
   state.counts_experts = expert_load_steps(session.config());
   EmittedProgram emitted = emit_training({session.model().description, session.model().operators, plan, session.experts(plan.experts), session.activations(plan.activations), *transfer, pools, state},
-                                         {.verified = verified, .runs = false});
+                                         {.verified = use == ProgramUse::kJudge, .use = use});
   AccountedProgram result{.program = std::move(emitted.built.program), .account = {}};
   result.account = account_memory(result.program);
   add_surroundings(result.account, plan, emitted.emitter->storage());
@@ -90,7 +90,7 @@ Simulation simulate_plan(const Plan& plan, const Program& program, const CostTab
 PlanCandidate judge_plan(Session& session, Plan plan, const Budgets& budgets) {
   PlanCandidate candidate;
   candidate.plan = std::move(plan);
-  AccountedProgram emitted = emit_plan(session, candidate.plan, /*verified=*/true);
+  AccountedProgram emitted = emit_plan(session, candidate.plan, ProgramUse::kJudge);
   candidate.program = std::move(emitted.program);
   candidate.account = std::move(emitted.account);
   candidate.simulation = simulate_plan(candidate.plan, candidate.program, session.costs(candidate.plan.experts));

@@ -20,8 +20,8 @@ struct PlanCandidate {
 
 /// Lets the plan's strategies resolve their settings. Throws what they throw.
 void configure_strategies(Session& session, Plan& plan);
-/// Emits a plan's step. `verified`: throws Error when it does not hold; a search leaves that to the plan it ends with.
-AccountedProgram emit_plan(Session& session, const Plan& plan, bool verified);
+/// Emits a plan's step, to be judged or as a sketch. Throws Error when what is judged does not hold; of its sketches a search leaves that to the plan it ends with.
+AccountedProgram emit_plan(Session& session, const Plan& plan, ProgramUse use);
 /// What strategies look for plans with. Borrows the session.
 PlanningContext planning_context(Session& session, const std::string& experts, const Budgets& budgets);
 /// Predicts how a plan's step runs.

@@ -44,7 +44,7 @@ int64_t over_bytes(const PlanFigures& figures, const Budgets& budgets) {
 PlanJudge::~PlanJudge() = default;
 
 AccountedProgram PlanJudge::emit(const Plan& plan) {
-  AccountedProgram emitted = emit_plan(session_, plan, /*verified=*/false);
+  AccountedProgram emitted = emit_plan(session_, plan, ProgramUse::kSketch);
   emitted_stages_ += static_cast<int64_t>(emitted.program.stages.size());
   return emitted;
 }

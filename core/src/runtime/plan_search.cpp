@@ -459,20 +459,29 @@ class Search {
     const size_t ordinary = chunks_.size();
     add_chunks(/*last_resort=*/true);
     if (is_hopeless()) return;
-    for (size_t chunk = 1; chunk < chunks_.size(); ++chunk) {
-      if (!place(with_chunk(configured_, chunk))) continue;
-      chunks_.resize(std::max(ordinary, chunk + 1));  // nothing smaller is needed
+    // Policies cost less than chunks so small that an expert's products have few rows.
+    if (place_chunks(1, ordinary) || place_policies(ordinary - 1)) {
+      chunks_.resize(ordinary);
       return;
     }
-    if (!configured_.settings.count(configured_.activations)) return;
+    if (place_chunks(ordinary, chunks_.size()) || place_policies(chunks_.size() - 1)) return;
+    for (const Plan& plan : proposed(with_chunk(configured_, chunks_.size() - 1))) (void)place(plan);
+  }
+  bool place_chunks(size_t begin, size_t end) {
+    for (size_t chunk = begin; chunk < end; ++chunk) {
+      if (place(with_chunk(configured_, chunk))) return true;
+    }
+    return false;
+  }
+  bool place_policies(size_t chunk) {
+    if (!configured_.settings.count(configured_.activations)) return false;
     int fitting = 0;
     for (const Settings& table : policies()) {
-      Plan plan = with_chunk(configured_, chunks_.size() - 1);
+      Plan plan = with_chunk(configured_, chunk);
       plan.settings[plan.activations] = table;
-      if (place(plan) && ++fitting == kEnough) return;
+      if (place(plan) && ++fitting == kEnough) break;
     }
-    if (best_) return;
-    for (const Plan& plan : proposed(with_chunk(configured_, chunks_.size() - 1))) (void)place(plan);
+    return best_.has_value();
   }
 
   SearchResult result() {

@@ -10,7 +10,7 @@ namespace oom::runtime {
 
 ProgramEmitter::ProgramEmitter(const Context& context)
     : context_(context),
-      builder_(std::vector<int32_t>(context.plan.node_of_rank.begin(), context.plan.node_of_rank.end()), context.plan.numa_nodes, context.runs),
+      builder_(std::vector<int32_t>(context.plan.node_of_rank.begin(), context.plan.node_of_rank.end()), context.plan.numa_nodes, context.use),
       units_({builder_, context.memory, storage_, context.model, context.plan, context.run, context.transfer, context.pools}, context.purpose == Purpose::kTraining) {
   const ModelDescription& model = context_.model;
   const int layers = static_cast<int>(model.layers.size());
@@ -207,7 +207,7 @@ void ProgramEmitter::emit_load(const std::string& kind, int layer, const RankBuf
 
 BuiltProgram ProgramEmitter::finish() {
   BuiltProgram built = std::move(builder_).build();
-  if (!context_.runs) return built;
+  if (context_.use != ProgramUse::kRun) return built;
   const Program& program = built.program;
   buffers_ = program.buffers;
   std::vector<StageId> last(program.buffers.size(), kNone);

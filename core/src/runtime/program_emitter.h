@@ -35,7 +35,7 @@ class ProgramEmitter final : public StepEmitter {
     StepMemory& memory;
     RunState& run;
     Purpose purpose = Purpose::kTraining;
-    bool runs = true;  // false: the program is only judged, and keeps no actions
+    ProgramUse use = ProgramUse::kRun;
   };
 
   explicit ProgramEmitter(const Context& context);

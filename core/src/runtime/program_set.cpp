@@ -20,7 +20,7 @@ EmittedProgram emit(const ProgramSources& sources, ProgramEmitter::Purpose purpo
                                                                              .memory = *program.memory,
                                                                              .run = sources.run,
                                                                              .purpose = purpose,
-                                                                             .runs = options.runs});
+                                                                             .use = options.use});
   emit_stages(*program.emitter);
   program.built = program.emitter->finish();
   program.memory->resize(program.built.program.buffers.size());

@@ -32,7 +32,7 @@ struct ProgramSources {
 
 struct EmitOptions {
   bool verified = true;
-  bool runs = true;  ///< false: only judged, without actions
+  ProgramUse use = ProgramUse::kRun;
 };
 
 /// Emits and, unless told otherwise, verifies. Throws Error with every fault when a strategy emitted a program that does not hold.

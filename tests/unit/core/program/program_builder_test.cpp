@@ -36,15 +36,15 @@ TEST(ProgramBuilder, ReadWaitsForTheWriterOnAnotherLane) {
 }
 
 TEST(ProgramBuilder, ActionsOfWhatIsOnlyJudgedAreLeftOut) {
-  const auto build = [](bool keeps_actions) {
-    ProgramBuilder builder({0}, 1, keeps_actions);
+  const auto build = [](ProgramUse use) {
+    ProgramBuilder builder({0}, 1, use);
     builder.emit({.kind = "use", .lane = {Lane::kCompute, 0}, .action = [](StageContext&) {}});
     return std::move(builder).build();
   };
-  const BuiltProgram judged = build(false);
+  const BuiltProgram judged = build(ProgramUse::kJudge);
   EXPECT_EQ(judged.program.stages.size(), 1u);
   EXPECT_FALSE(judged.actions[0]);
-  EXPECT_TRUE(build(true).actions[0]);
+  EXPECT_TRUE(build(ProgramUse::kRun).actions[0]);
 }
 
 TEST(ProgramBuilder, WindowReuseWaitsForTheReaderAndLaneOrderIsFree) {

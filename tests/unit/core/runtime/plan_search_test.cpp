@@ -6,10 +6,12 @@
 
 #include <array>
 #include <ctime>
+#include <filesystem>
 
 #include "base/file.h"
 #include "planner_fixture.h"
 #include "plan/calibration_file.h"
+#include "program/verifier.h"
 #include "runtime/base_plan.h"
 #include "runtime/calibrate.h"
 #include "runtime/deferral.h"
@@ -294,6 +296,50 @@ TEST_F(PlanSearch, FullDepthTakesSeconds) {
       EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, std::string(experts) == "ep" ? 10 : 60) << experts << " under " << gib << " GiB";
       if (gib == 80 || gib == 4) {
         EXPECT_EQ(answer.run.has_value(), gib == 80) << experts << " under " << gib << " GiB";
+      }
+    }
+  }
+}
+
+// Likewise long sequences, many of them, of which as configured nothing fits: thousands of chunks of tokens in a step.
+TEST_F(PlanSearch, LongSequencesTakeSeconds) {
+  struct Row {
+    const char* model;
+    int64_t sequences, length;
+    int gib;
+  };
+  const Row rows[] = {{"qwen3-30b-a3b", 32, 32 << 10, 60}, {"qwen3.5-122b-a10b", 8, 128 << 10, 80}, {"qwen3.5-122b-a10b", 4, 512 << 10, 140}};
+  std::string text = base::read_text_file(folder_ / "run.toml", 1 << 20);
+  text.erase(text.find("[offload]"), std::string(kWhole).size());
+  oom::testing::write_file(folder_ / "run.toml", text);
+  for (const Row& row : rows) {
+    const std::string model = (std::filesystem::current_path() / "configs/models" / row.model).string();
+    const std::clock_t begin = std::clock();
+    const PlanAnswer answer = plan({"engine.device=cuda", "engine.experts=ep", cat("model.path=\"", model, "\""), "model.yarn_factor=2", cat("data.sequence_length=", row.length),
+                                    cat("train.global_batch=", row.sequences), cat("budget.gpu=\"", row.gib, "GiB\""), "budget.host=\"2000GiB\""});
+    EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 10) << row.model << ", " << row.sequences << " x " << row.length;
+    EXPECT_TRUE(answer.run) << row.model << ", " << row.sequences << " x " << row.length;
+  }
+}
+
+// What a search judges plans by: runs of alike chunks as one stage. Peaks are those of the program that is run, to the byte, and times nearly.
+TEST_F(PlanSearch, SketchesTakeWhatTheProgramTakes) {
+  for (const auto& [name, costs] : machines()) {
+    use(costs);
+    for (const char* retain : {"none", "all"}) {
+      for (const char* rows : {"auto", "3000"}) {
+        Session session((folder_ / "run.toml").string(), gpus({"data.sequence_length=131072", "train.global_batch=2", "ep.routing_chunk=2000", cat("ep.retain=", retain), cat("ep.receive_rows=", rows)}));
+        Plan plan = base_plan(session, read_machine(session.device(), session.ranks()), Purpose::kPlanOnly);
+        plan.experts = "ep";
+        configure_strategies(session, plan);
+        const AccountedProgram whole = emit_plan(session, plan, ProgramUse::kJudge), sketch = emit_plan(session, plan, ProgramUse::kSketch);
+        const std::string which = cat(name, ", retain ", retain, ", receive_rows ", rows);
+        EXPECT_LT(sketch.program.stages.size(), whole.program.stages.size() / 2) << which;
+        EXPECT_THAT(program::verify(sketch.program), IsEmpty()) << which;
+        for (int rank = 0; rank < plan.ranks; ++rank) EXPECT_EQ(sketch.account.gpus[rank].peak_bytes, whole.account.gpus[rank].peak_bytes) << which;
+        EXPECT_EQ(sketch.account.nodes[0].peak_bytes, whole.account.nodes[0].peak_bytes) << which;
+        const double exact = simulate_plan(plan, whole.program, session.costs("ep")).step_seconds;
+        EXPECT_NEAR(simulate_plan(plan, sketch.program, session.costs("ep")).step_seconds, exact, 0.01 * exact) << which;
       }
     }
   }
