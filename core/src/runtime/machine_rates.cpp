@@ -20,10 +20,12 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr int64_t kUpdatedParameters = int64_t{32} << 20;
 
-// Zeros at a 64-byte boundary, as state and weights lie.
+// Zeros at a 64-byte boundary, as state and weights lie, on the node whose threads touch them first.
 class AlignedBytes {
  public:
-  explicit AlignedBytes(int64_t bytes) : data_(static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), kAlignment))) { std::memset(data_, 0, static_cast<size_t>(bytes)); }
+  AlignedBytes(memory::WorkerPool& node, int64_t bytes) : data_(static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), kAlignment))) {
+    node.parallel_for(bytes, [&](int64_t begin, int64_t end, int) { std::memset(data_ + begin, 0, static_cast<size_t>(end - begin)); });
+  }
   ~AlignedBytes() { ::operator delete(data_, kAlignment); }
   AlignedBytes(const AlignedBytes&) = delete;
   std::byte* data() const { return data_; }
@@ -44,16 +46,15 @@ double best_seconds(const Work& work) {
   return best;
 }
 
-// AdamW and conversion on one node's pools, as a run places them.
-void measure_pools(const hardware::CorePlan::Node& cores, CostTable& rates) {
-  AlignedBytes state(optim::state_bytes(kUpdatedParameters)), gradient(2 * kUpdatedParameters), weights(2 * kUpdatedParameters);
+PoolRates measure_node(const hardware::CorePlan::Node& cores) {
+  memory::WorkerPool update("calibrate update", cores.update), prepare("calibrate prepare", cores.prepare);
+  AlignedBytes state(update, optim::state_bytes(kUpdatedParameters)), gradient(update, 2 * kUpdatedParameters), weights(update, 2 * kUpdatedParameters);
   const optim::StateBlocks blocks(reinterpret_cast<float*>(state.data()), kUpdatedParameters);
   const void* partial = gradient.data();
   const optim::Publish publish{optim::ElementType::kBF16, weights.data()};
   const optim::AdamWJob job{.state = blocks, .gradients = {optim::ElementType::kBF16, std::span(&partial, 1)}, .step = {}, .without_decay = {}, .publish = publish};
-  memory::WorkerPool update("calibrate update", cores.update), prepare("calibrate prepare", cores.prepare);
-  rates.update_parameters = kUpdatedParameters / best_seconds([&] { optim::adamw_update_parallel(update, job, 0, kUpdatedParameters); });
-  rates.convert_parameters = kUpdatedParameters / best_seconds([&] { optim::publish_weights_parallel(prepare, blocks, 0, kUpdatedParameters, publish); });
+  return {.update_parameters = kUpdatedParameters / best_seconds([&] { optim::adamw_update_parallel(update, job, 0, kUpdatedParameters); }),
+          .convert_parameters = kUpdatedParameters / best_seconds([&] { optim::publish_weights_parallel(prepare, blocks, 0, kUpdatedParameters, publish); })};
 }
 
 void measure_links(const hardware::GpuList& gpus, int ranks, CostTable& rates) {
@@ -79,13 +80,25 @@ void measure_links(const hardware::GpuList& gpus, int ranks, CostTable& rates) {
 
 }  // namespace
 
+std::vector<PoolRates> measure_pools(const hardware::CorePlan& cores) {
+  std::vector<PoolRates> rates;
+  for (const hardware::CorePlan::Node& node : cores.nodes) rates.push_back(measure_node(node));
+  return rates;
+}
+
 CostTable measure_machine_rates(const Machine& machine, DeviceKind device, int ranks) {
   CostTable rates = analytic_costs(device);
-  const hardware::CorePlan cores = hardware::plan_cores(machine.topology, {.node_of_rank = std::vector<int>(static_cast<size_t>(ranks), 0), .cpu_quota = machine.limits.cpu_quota});
   const int nodes = static_cast<int>(machine.topology.nodes.size());
+  const hardware::CorePlan cores = hardware::plan_cores(machine.topology, {.node_of_rank = choose_node_of_rank(machine, device, ranks, nodes), .cpu_quota = machine.limits.cpu_quota});
   const hardware::HostBandwidth all = hardware::measure_host_bandwidth(machine.topology.first_cpus(0));
   rates.host_dram_bytes = std::max(all.read_gb_s, all.copy_gb_s) * kGiga;
-  measure_pools(cores.nodes.at(0), rates);
+  // Shards are spread over the nodes, and a step waits for the last of them.
+  const std::vector<PoolRates> pools = measure_pools(cores);
+  rates.update_parameters = std::ranges::min(pools, {}, &PoolRates::update_parameters).update_parameters;
+  rates.convert_parameters = std::ranges::min(pools, {}, &PoolRates::convert_parameters).convert_parameters;
+  for (int node = 0; node < nodes && nodes > 1; ++node) {
+    log_info("calibrate: NUMA node ", node, ": ", pools[node].update_parameters / kGiga, " G parameters/s updated, ", pools[node].convert_parameters / kGiga, " converted");
+  }
   if (device == DeviceKind::kCuda) {
     measure_links(machine.gpus, ranks, rates);
     return rates;

@@ -1,0 +1,20 @@
+// Rates of a machine with more NUMA nodes than this one has.
+#include "runtime/machine_rates.h"
+
+#include <gtest/gtest.h>
+
+namespace oom::runtime {
+namespace {
+
+TEST(MachineRates, PoolsOfEveryNodeAreTimed) {
+  const hardware::Topology two = hardware::Topology::synthetic("numa:2 core:1 pu:1");
+  const std::vector<PoolRates> pools = measure_pools(hardware::plan_cores(two, {.node_of_rank = {0}, .cpu_quota = {}}));
+  ASSERT_EQ(pools.size(), 2u);
+  for (const PoolRates& node : pools) {
+    EXPECT_GT(node.update_parameters, 0);
+    EXPECT_GT(node.convert_parameters, 0);
+  }
+}
+
+}  // namespace
+}  // namespace oom::runtime
