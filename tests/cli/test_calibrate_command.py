@@ -106,12 +106,40 @@ def test_another_machine_is_refused(engine, workspace, calibrated):
 
 
 def test_another_geometry_keeps_the_rates_alone(engine, workspace, calibrated):
+    """And says so, kind by kind."""
     config, path = calibrated
     other = workspace.folder / "other.toml"
     other.write_text(path.read_text().replace("hidden", "concealed"))
-    with_kinds = engine.run("plan", config, "--json").json["predicted_step_seconds"]
-    without = engine.run("plan", config, "--json", "--set", f"engine.calibration={other}").json["predicted_step_seconds"]
-    assert without != with_kinds
+    with_kinds = engine.run("plan", config, "--json")
+    without = engine.run("plan", config, "--json", "--set", f"engine.calibration={other}")
+    assert without.json["predicted_step_seconds"] != with_kinds.json["predicted_step_seconds"]
+    assert "priced analytically" not in with_kinds.err
+    (warning,) = [line for line in without.err.splitlines() if "priced analytically" in line]
+    assert "other.toml" in warning and "oom calibrate" in warning
+    profile = tomllib.loads(path.read_text())["profile"][0]
+    named = set(warning.split("priced analytically: ")[1].split(". ")[0].split(", "))
+    assert named and named <= set(profile["kinds"])
+
+
+def test_what_is_known_is_not_measured_again(engine, workspace, calibrated):
+    config, path = calibrated
+    again = engine.run("calibrate", config, "--out", "copy.toml")
+    assert "already calibrated" in again.out and "--again" in again.out and "calibrate:" not in again.err
+    assert (workspace.folder / "copy.toml").read_text() == path.read_text()
+    # Another strategy, and another model: what is there stays.
+    engine.run("calibrate", config, "--set", 'engine.experts="ep"', "--out", "both.toml")
+    both = tomllib.loads((workspace.folder / "both.toml").read_text())
+    assert {profile["experts"] for profile in both["profile"]} == {"ep", "local"}
+    assert [profile for profile in both["profile"] if profile["experts"] == "local"] == tomllib.loads(path.read_text())["profile"]
+    anew = engine.run("calibrate", config, "--again", "--out", "anew.toml")
+    assert "calibrate: local, 3 layers" in anew.err and "already" not in anew.out
+    assert [profile["experts"] for profile in tomllib.loads((workspace.folder / "anew.toml").read_text())["profile"]] == ["ep", "local"]
+
+
+def test_tiny_models_take_seconds(engine, workspace):
+    begin = cpu_seconds()
+    engine.run("calibrate", workspace.config(data={"sequence_length": 128}, engine={"experts": "auto"}))
+    assert cpu_seconds() - begin < 60
 
 
 def test_damaged_file(engine, workspace):

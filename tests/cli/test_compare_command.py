@@ -39,6 +39,23 @@ def test_train_compares_once(engine, workspace):
     assert "compare: ep, 8 layers" in third.err
 
 
+def test_where_nothing_is_calibrated_short_runs_come_first(engine, workspace):
+    """The search goes over what they cost; a calibration makes them needless."""
+    config = deep(workspace)
+    outcome = engine.run("compare", config, "--out", "chosen.toml")
+    assert "nothing is calibrated for ep and local" in outcome.err
+    assert all(outcome.err.count(f"calibrate: {experts}, 4 layers") == 1 for experts in ("ep", "local"))
+    assert "costs: short runs of this comparison" in outcome.out
+    chosen = tomllib.loads((workspace.folder / "chosen.toml").read_text())
+    assert chosen["calibration"] == "short runs of this comparison"
+    analytic = engine.run("plan", config, "--json", "--set", f"engine.experts={chosen['experts']}").json["predicted_step_seconds"]
+    assert chosen["predicted"]["step_seconds"] != analytic
+    engine.run("calibrate", config)
+    outcome = engine.run("compare", config)
+    assert "calibrate" not in outcome.err.replace("calibrated on", "") and "short runs of this comparison" not in outcome.out
+    assert f"costs: {workspace.folder / 'cache'}" in outcome.out
+
+
 def test_one_path_needs_no_run(engine, workspace):
     outcome = engine.run("compare", workspace.config(engine={"experts": "local"}))
     assert "the only candidate that fits" in outcome.out and "compare:" not in outcome.err

@@ -21,19 +21,22 @@ void write_calibration(const std::string& path, const std::string& text) {
 }  // namespace
 
 int run_calibrate(const CommandLine& line) {
-  const std::string cache = runtime::cached_calibration_path(runtime::machine_of(runtime::Session(line.path, line.overrides)));
+  runtime::Session session(line.path, line.overrides);
+  const std::string cache = runtime::cached_calibration_path(runtime::machine_of(session));
   plan::Calibration known;
   std::error_code ignored;
   if (std::filesystem::exists(cache, ignored)) {
-    // What was measured with other libraries, or is damaged, is measured anew.
+    // What is damaged is measured anew.
     try {
       known = plan::load_calibration(cache);
-      if (known.versions != runtime::calibrated_versions()) known = {};
     } catch (const FileError& error) {
       log_warn("calibrate: the cached file is made anew: ", error.what());
     }
   }
-  const plan::Calibration calibration = runtime::calibrate(line.path, line.overrides, std::move(known));
+  if (line.has("again")) forget_profiles(session, known);
+  const bool is_known = runtime::uncalibrated(session, known).empty();
+  if (is_known) std::cout << "already calibrated for this model, machine and these versions; --again measures anew\n";
+  const plan::Calibration calibration = is_known ? known : runtime::calibrate(line.path, line.overrides, std::move(known));
   const std::string text = plan::calibration_toml(calibration);
   write_calibration(cache, text);
   if (const std::optional<std::string> out = line.option("out")) write_calibration(*out, text);

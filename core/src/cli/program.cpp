@@ -35,7 +35,7 @@ const std::vector<Command>& commands() {
       {"train", "CONFIG.toml", "run training; --resume continues the newest complete checkpoint", {{"resume", nullptr, "continue the run in output.dir"}}, run_train},
       {"plan", "CONFIG.toml", "configure within the budgets, print memory and time; runs nothing",
        {{"explain", nullptr, "say what bounds the step, what makes the peaks, what lost, and what more memory would buy"}, {"json", nullptr, "print one JSON object"}, {"out", "plan.toml", "write the plan"}}, run_plan},
-      {"calibrate", "CONFIG.toml", "short reference runs on this machine", {{"out", "calibration.toml", "write the calibration here too"}}, run_calibrate},
+      {"calibrate", "CONFIG.toml", "short reference runs on this machine, unless it is calibrated for this model", {{"again", nullptr, "measure anew what is known of this model"}, {"out", "calibration.toml", "write the calibration here too"}}, run_calibrate},
       {"compare", "CONFIG.toml", "configure each path, run it briefly, choose", {{"out", "plan.toml", "write the chosen plan"}}, run_compare},
       {"eval", "CONFIG.toml", "mean loss of the model on the held-out data, else the config's data; no update", {{"json", nullptr, "print one JSON object"}}, run_eval},
       {"export", "CHECKPOINT", "write a Hugging Face directory", {{"out", "DIR", "the directory to make"}, {"dtype", "bf16|fp32", "of the weights (default bf16)"}}, run_export, false},

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "base/text.h"
 #include "checkpoint/block_checksum.h"
@@ -37,14 +38,19 @@ double typical_seconds(const ShortRun& run, size_t stage) {
 
 using Observations = std::map<std::string, std::vector<program::CostObservation>>;
 
-// Kinds of which no stage draws on a shared resource: the others are what rates are for. Copies to peers are slower beside products than the rate of their link alone.
-void observe(const ShortRun& run, const CostTable& rates, Observations& kinds) {
-  const Program& program = run.planned.program;
+// Which kinds of stages draw on shared resources: those are what rates are for. Copies to peers are slower beside products than the rate of their link alone.
+std::vector<bool> sharing_kinds(const Program& program, const CostTable& rates) {
   const program::Resources resources(program, rates);
   std::vector<bool> shares(program.kinds.size(), false);
   for (const Stage& stage : program.stages) {
     for (const program::Draw& draw : resources.draws_of(stage)) shares[static_cast<size_t>(stage.kind)] = shares[static_cast<size_t>(stage.kind)] || resources.is_shared(draw.resource);
   }
+  return shares;
+}
+
+void observe(const ShortRun& run, const CostTable& rates, Observations& kinds) {
+  const Program& program = run.planned.program;
+  const std::vector<bool> shares = sharing_kinds(program, rates);
   for (size_t id = 0; id < program.stages.size(); ++id) {
     const Stage& stage = program.stages[id];
     // A collective's members wait for each other: their times are not their own.
@@ -94,7 +100,7 @@ class StrategyRuns {
   /// The whole model's plan by what is known so far, on one unit: its slices and chunks, and kinds of stages that no plan of the unit had. Nothing when none fits.
   std::optional<std::vector<std::string>> chosen_by(const plan::Calibration& known) const {
     Session session(config_path_, overrides_);
-    session.calibrate_with(known);
+    session.calibrate_with(known, "this calibration");
     const PlanAnswer answer = find_plan(session, Purpose::kPlanOnly);
     if (!answer.run) return std::nullopt;
     return short_overrides(answer.run->plan, unit_, static_cast<int>(session.model().description.layers.size()));
@@ -118,6 +124,11 @@ class StrategyRuns {
   std::string fault_;
 };
 
+// Whether what was measured holds for the session's machine.
+bool serves(const Session& session, const plan::Calibration& known) {
+  return known.machine == machine_of(session) && known.versions == calibrated_versions() && known.device == session.device();
+}
+
 ElementType compute_of(const config::Config& config) { return config.precision().compute == config::Dtype::kFp32 ? ElementType::kFloat32 : ElementType::kBfloat16; }
 
 }  // namespace
@@ -135,22 +146,39 @@ int repeating_unit(const ModelDescription& model) {
   return layers;
 }
 
-plan::Calibration calibrate(const std::string& config_path, const std::vector<std::string>& overrides, plan::Calibration known) {
+std::vector<std::string> uncalibrated(Session& session, const plan::Calibration& known) {
+  std::vector<std::string> strategies = session.expert_candidates();
+  if (!serves(session, known)) return strategies;
+  const std::string geometry = geometry_of(session.model().description);
+  std::erase_if(strategies, [&](const std::string& experts) { return known.find(geometry, experts, compute_of(session.config())) != nullptr; });
+  return strategies;
+}
+
+void forget_profiles(Session& session, plan::Calibration& known) {
+  const std::vector<std::string> strategies = session.expert_candidates();
+  std::erase_if(known.profiles, [&, geometry = geometry_of(session.model().description)](const plan::CalibrationProfile& profile) {
+    return profile.geometry == geometry && std::find(strategies.begin(), strategies.end(), profile.experts) != strategies.end();
+  });
+}
+
+plan::Calibration calibrate(const std::string& config_path, const std::vector<std::string>& overrides, plan::Calibration known, CalibrationExtent extent) {
   Session session(config_path, overrides);
   const Machine machine = read_machine(session.device(), session.ranks());
   const ModelDescription& model = session.model().description;
   const int unit = repeating_unit(model);
-  known.machine = machine_of(session);
-  known.versions = calibrated_versions();
-  known.device = session.device();
-  log_info("calibrate: ", known.machine);
-  known.rates = measure_machine_rates(machine, session.device(), session.ranks());
+  const std::vector<std::string> strategies = uncalibrated(session, known);
+  const bool full = extent == CalibrationExtent::kFull, has_rates = serves(session, known);
+  if (!has_rates) known = {.machine = machine_of(session), .versions = calibrated_versions(), .device = session.device(), .rates = {}, .profiles = {}};
+  if (!has_rates || (full && strategies == session.expert_candidates())) {
+    log_info("calibrate: ", known.machine);
+    known.rates = measure_machine_rates(machine, session.device(), session.ranks());
+  }
 
   const ElementType compute = compute_of(session.config());
-  for (const std::string& experts : session.expert_candidates()) {
+  for (const std::string& experts : strategies) {
     StrategyRuns runs(config_path, overrides, experts, unit, known.rates);
     std::vector<std::string> missing;
-    for (const std::vector<std::string>& shape : shapes_of(session.config(), session.ranks())) {
+    for (const std::vector<std::string>& shape : full ? shapes_of(session.config(), session.ranks()) : std::vector<std::vector<std::string>>{{}}) {
       if (!runs.run(shape)) missing.push_back(cat(shape.empty() ? "its batch and sequence length" : base::join(shape, ", "), ": ", runs.fault()));
     }
     if (runs.empty()) {
@@ -160,12 +188,25 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
     }
     for (const std::string& each : missing) log_warn("calibrate: ", experts, " was not run with ", each);
     known.put(runs.profile(model, compute));
+    if (!full) continue;
     if (const auto chosen = runs.chosen_by(known)) {
       if (!runs.run(*chosen)) log_warn("calibrate: ", experts, " was not run with the whole model's plan on ", unit, " layers: ", runs.fault());
       known.put(runs.profile(model, compute));
     }
   }
   return known;
+}
+
+std::vector<std::string> analytic_kinds(const Program& program, const CostTable& costs) {
+  const std::vector<bool> shares = sharing_kinds(program, costs);
+  std::set<std::string> kinds;
+  for (const Stage& stage : program.stages) {
+    const std::string& kind = program.kinds[static_cast<size_t>(stage.kind)];
+    if (shares[static_cast<size_t>(stage.kind)] || costs.kinds.contains(kind)) continue;
+    const Demand demand = demand_of(program, stage, costs);
+    if (demand.fixed_seconds + demand.compute_seconds > 0) kinds.insert(kind);
+  }
+  return {kinds.begin(), kinds.end()};
 }
 
 std::string machine_of(const Session& session) {
@@ -213,10 +254,11 @@ PlanningCosts::PlanningCosts(Session& session) : session_(session) {
   log_info("plan: ", path_, " is not used: it was measured with ", other, ". oom calibrate makes it anew");
   path_.clear();
   checksum_.clear();
+  calibration_ = {};
 }
 
-PlanningCosts::PlanningCosts(Session& session, plan::Calibration calibration)
-    : session_(session), path_("this calibration"), checksum_(checksum_text(plan::calibration_toml(calibration))), calibration_(std::move(calibration)) {}
+PlanningCosts::PlanningCosts(Session& session, plan::Calibration calibration, std::string origin, std::string checksum)
+    : session_(session), path_(std::move(origin)), checksum_(std::move(checksum)), calibration_(std::move(calibration)) {}
 
 CostTable PlanningCosts::of(const std::string& experts) const {
   if (path_.empty()) return analytic_costs(session_.device());
@@ -226,7 +268,7 @@ CostTable PlanningCosts::of(const std::string& experts) const {
 }
 
 std::string PlanningCosts::origin(const std::string& experts) const {
-  if (path_.empty()) return "analytic";
+  if (path_.empty()) return kAnalyticCosts;
   const bool kinds = calibration_.find(geometry_of(session_.model().description), experts, compute_of(session_.config())) != nullptr;
   return cat(path_, kinds ? "" : " (rates of the machine; it has no profile of this model under this strategy)");
 }

@@ -61,6 +61,16 @@ PlanAnswer refuse(Session& session, const PlanCandidate& candidate, const Budget
   return answer;
 }
 
+// A calibration that holds of a plan's stages nothing, or not all, is used for what it has; the rest is said.
+void tell_analytic_kinds(Session& session, const PlannedRun& run) {
+  if (run.calibration == kAnalyticCosts) return;
+  const CostTable costs = session.costs(run.plan.experts);
+  const std::vector<std::string> kinds = analytic_kinds(run.program, costs);
+  if (kinds.empty()) return;
+  const std::string text = cat("plan: of ", run.calibration, " come the costs of what it measured; priced analytically: ", base::join(kinds, ", "), ". oom calibrate measures this model");
+  costs.kinds.empty() ? log_warn(text) : log_info(text);
+}
+
 PlanAnswer stated_plan(Session& session, const Plan& wanted, const Machine& machine, Purpose purpose) {
   const std::string& path = *session.config().engine().plan;
   Plan plan = load_stated_plan(session, wanted, machine);
@@ -106,6 +116,15 @@ void install_plan(Session& session, const PlannedRun& run) {
   } catch (const FileError& failure) {
     log_info("plan: the next run compares again: ", failure.what());
   }
+}
+
+// A search over analytic costs would configure paths for a machine that is not this one: where they are all there is, short runs come first.
+void measure_costs(Session& session) {
+  const std::vector<std::string> unknown = uncalibrated(session, session.calibration());
+  if (unknown.empty()) return;
+  constexpr const char* kOrigin = "short runs of this comparison";
+  log_info("compare: nothing is calibrated for ", base::join(unknown, " and "), " with this model: the search goes over ", kOrigin, " (oom calibrate runs more, once for all comparisons)");
+  session.calibrate_with(calibrate(session.config().path(), session.overrides(), session.calibration(), CalibrationExtent::kOneRun), kOrigin);
 }
 
 std::vector<Path> plan_paths(Session& session, const Plan& base, const Budgets& budgets) {
@@ -162,7 +181,7 @@ PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& bud
   const size_t chosen = plugin::guarded(session.config().engine().selector, "select", plugin::kNoStep,
                                         [&] { return session.selector().select(candidates, may_run ? &runs : nullptr, evidence); });
   OOM_CHECK(chosen < paths.size() && candidates[chosen].fits, "the selector chose candidate ", chosen, ", which does not fit");
-  PlanAnswer answer{.run = planned_run(session, std::move(*paths[chosen].candidate), budgets, cat(evidence, evidence.ends_with('\n') ? "  " : "; ", reason(paths[chosen]))), .refusal = {}};
+  PlanAnswer answer{.run = planned_run(session, std::move(*paths[chosen].candidate), budgets, cat(evidence, evidence.ends_with('\n') ? "  " : "; ", reason(paths[chosen]), "; costs: ", session.costs_origin(candidates[chosen].plan.experts))), .refusal = {}};
   for (size_t i = 0; i < paths.size(); ++i) {
     // Of another strategy what it came to in the end.
     if (i == chosen) answer.run->others.insert(answer.run->others.end(), std::make_move_iterator(paths[i].others.begin()), std::make_move_iterator(paths[i].others.end()));
@@ -171,9 +190,7 @@ PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& bud
   return answer;
 }
 
-}  // namespace
-
-PlanAnswer find_plan(Session& session, Purpose purpose) {
+PlanAnswer answer_for(Session& session, Purpose purpose) {
   const Machine machine = read_machine(session.device(), session.ranks());
   const Plan base = base_plan(session, machine, purpose);
   if (session.config().engine().plan) return stated_plan(session, base, machine, purpose);
@@ -182,9 +199,19 @@ PlanAnswer find_plan(Session& session, Purpose purpose) {
   if (compares && purpose == Purpose::kTrain) {
     if (std::optional<PlanAnswer> installed = installed_plan(session, base, budgets)) return std::move(*installed);
   }
+  if (compares && session.expert_candidates().size() > 1) measure_costs(session);
   std::vector<Path> paths = plan_paths(session, base, budgets);
   PlanAnswer answer = choose(session, paths, budgets, purpose);
   if (compares && answer.run && paths.size() > 1) install_plan(session, *answer.run);
+  return answer;
+}
+
+}  // namespace
+
+PlanAnswer find_plan(Session& session, Purpose purpose) {
+  PlanAnswer answer = answer_for(session, purpose);
+  // Short runs are there to measure.
+  if (answer.run && purpose != Purpose::kMeasure) tell_analytic_kinds(session, *answer.run);
   return answer;
 }
 

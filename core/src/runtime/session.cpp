@@ -123,7 +123,10 @@ PlanningCosts& Session::planning_costs() {
 CostTable Session::costs(const std::string& experts) { return planning_costs().of(experts); }
 std::string Session::costs_origin(const std::string& experts) { return planning_costs().origin(experts); }
 std::string Session::costs_checksum() { return planning_costs().checksum(); }
-void Session::calibrate_with(const plan::Calibration& calibration) { costs_ = std::make_unique<PlanningCosts>(*this, calibration); }
+const plan::Calibration& Session::calibration() { return planning_costs().calibration(); }
+void Session::calibrate_with(const plan::Calibration& calibration, const std::string& origin) {
+  costs_ = std::make_unique<PlanningCosts>(*this, calibration, origin, costs_ ? costs_->checksum() : std::string());
+}
 
 PlanJudge& Session::judge() {
   if (!judge_) judge_ = std::make_unique<PlanJudge>(*this);

@@ -76,10 +76,12 @@ class Session {
   CostTable costs(const std::string& experts);
   /// Where they come from: "analytic", or a calibration file and what of it is used.
   std::string costs_origin(const std::string& experts);
-  /// Of what the calibration says; empty: analytic.
+  /// Of what the calibration's file says; empty: there is none.
   std::string costs_checksum();
-  /// Plans with this calibration instead of a file's. Before anything is planned.
-  void calibrate_with(const plan::Calibration& calibration);
+  /// What was measured for them; empty: nothing.
+  const plan::Calibration& calibration();
+  /// Plans with this calibration instead of a file's; `origin` says where it comes from. Before anything is planned.
+  void calibrate_with(const plan::Calibration& calibration, const std::string& origin);
   /// What is known of this session's plans, whatever their budgets.
   PlanJudge& judge();
   /// The expert strategies to plan for: the one named, or every usable one when "auto".
