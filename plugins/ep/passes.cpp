@@ -89,8 +89,8 @@ struct Exchange::Stages {
     const int64_t bytes = shape().chunk_size(chunk) * shape().top_k * exchange.sent_.layout.row_bytes();
     StageSpec spec{.kind = "experts_pack", .layer = pass.layer, .part = chunk, .lane = {Lane::kCompute, source},
                    .reads = {pass.front[source], pass.routing[source], pass.order[source]}, .writes = exchange.sent_.parts(at.chunk_turn, source),
-                   .cost = {.hbm_bytes = static_cast<double>((backward() && !expects_all_kept(chunk) ? 4 : 2) * bytes), .repeats = static_cast<double>(at.chunks), .tokens = static_cast<double>(shape().chunk_size(chunk)),
-                            .workspace_bytes = shape().chunk_size(chunk) * shape().top_k * 4}};
+                   .cost = {.hbm_bytes = static_cast<double>((backward() && !expects_all_kept(chunk) ? 4 : 2) * bytes), .repeats = static_cast<double>(at.chunks),
+                            .tokens = static_cast<double>(shape().chunk_size(chunk)), .workspace_bytes = shape().chunk_size(chunk) * shape().top_k * 4}};
     if (backward()) {
       spec.reads.push_back(gradients->drouted[source]);
       spec.writes = spec.writes + exchange.sent_gradients_.parts(at.chunk_turn, source);
@@ -113,8 +113,8 @@ struct Exchange::Stages {
     const int tensors = backward() && !expects_kept(at) ? 2 : 1;
     const double bytes = peer_bytes(at, tensors, /*values=*/tensors);
     StageSpec spec{.kind = "experts_dispatch", .layer = pass.layer, .part = at.index, .lane = {Lane::kComm, source},
-                   .reads = exchange.sent_.parts(at.chunk_turn, source) + std::vector{exchange.row_counts_.at(pass.layer)[source]}, .writes = exchange.received_.at(at.turn)[source],
-                   .cost = {.peer_bytes = bytes, .repeats = static_cast<double>(at.chunks), .bytes = bytes}};
+                   .reads = exchange.sent_.parts(at.chunk_turn, source) + std::vector{exchange.row_counts_.at(pass.layer)[source]},
+                   .writes = exchange.received_.at(at.turn)[source], .cost = {.peer_bytes = bytes, .repeats = static_cast<double>(at.chunks), .bytes = bytes}};
     if (backward()) {
       spec.reads = spec.reads + exchange.sent_gradients_.parts(at.chunk_turn, source);
       spec.writes = spec.writes + exchange.received_gradients_.at(at.turn)[source];
@@ -156,7 +156,8 @@ struct Exchange::Stages {
     const double element = static_cast<double>(exchange.received_.layout.row_bytes()) / hidden;
     const double weights = static_cast<double>(shape().owned_experts()) * 3 * width * hidden;
     const int64_t most = exchange.received_.layout.rows, kept_rows = retains() ? shape().kept_rows(at.chunk, at.round) : 0;
-    Cost cost{.fixed_seconds = exchange.emitter_.plan().device == DeviceKind::kCuda ? kVisitLaunches : 0, .repeats = static_cast<double>(at.chunks), .tokens = static_cast<double>(shape().chunk_size(at.chunk)), .parameters = weights};
+    Cost cost{.fixed_seconds = exchange.emitter_.plan().device == DeviceKind::kCuda ? kVisitLaunches : 0, .repeats = static_cast<double>(at.chunks),
+              .tokens = static_cast<double>(shape().chunk_size(at.chunk)), .parameters = weights};
     if (!backward()) {
       cost.gemm_flops = 2 * rows * hidden * 3 * width;
       cost.hbm_bytes = element * (rows * (7 * hidden + 6 * width) + (rows > 0 ? weights : 0));
