@@ -24,6 +24,9 @@ def test_table_and_plan(engine, workspace):
     chosen = tomllib.loads((workspace.folder / "chosen.toml").read_text())["experts"]
     assert outcome.out.startswith(f"{chosen} with offload") and chosen == min(measured, key=measured.get)
     assert outcome.err.count("compare: ep, 4 layers") == 1 and outcome.err.count("compare: local, 8 layers") == 1
+    # What short runs took, extended to all layers, stands beside what was predicted, and below each row its plan.
+    assert "extrapolated [GiB]" in outcome.out
+    assert all(len(row) == 9 for row in rows[-2:]) and outcome.out.count("as configured: ") + outcome.out.count("state.") >= 2
     run = engine.train(deep(workspace), "--set", "engine.plan=chosen.toml", "--set", f"engine.experts={chosen}")
     assert run.metrics()
 

@@ -19,9 +19,20 @@ struct Candidate {
   double predicted_step_seconds = 0;
   std::vector<int64_t> gpu_peak_bytes;   ///< predicted, by rank
   std::vector<int64_t> host_peak_bytes;  ///< predicted, by NUMA node
+  std::vector<int64_t> gpu_limit_bytes;  ///< most that a peak may be, by rank; empty: GPUs have no budget of their own
+  std::string summary;                   ///< the plan in a few words
 };
 
-/// Runs a candidate's way of working on fewer layers of the model: same workload, same budgets, the same share of resident and retained layers.
+/// How many of some layers have what a plan gives to sets of layers.
+struct LayerMix {
+  int resident = 0;
+  int retained_feed_forward = 0;
+  int retained_attention = 0;
+  int deferred = 0;  ///< updates that wait for the next step
+  friend bool operator==(const LayerMix&, const LayerMix&) = default;
+};
+
+/// Runs a candidate's way of working on fewer layers of the model: same workload, same budgets.
 class OOM_API ShortRuns {
  public:
   struct Result {
@@ -32,8 +43,9 @@ class OOM_API ShortRuns {
   /// Layers of the model, and of its repeating unit: at least four, whole patterns; all layers when there are fewer than two units.
   virtual int layers() const = 0;
   virtual int unit_layers() const = 0;
-  /// Runs `layers` layers under the candidate; seconds to minutes. Throws BudgetError when the short run does not fit, and what a run throws.
-  virtual Result run(size_t candidate, int layers) = 0;
+  /// Runs `layers` layers under the candidate, of which as many as `mix` says are resident, retained and so on; which ones follows where the candidate's own lie in
+  /// the depth of the model. Seconds to minutes. Throws BudgetError when the short run does not fit, and what a run throws.
+  virtual Result run(size_t candidate, int layers, const LayerMix& mix) = 0;
 };
 
 class OOM_API Selector : public Plugin {

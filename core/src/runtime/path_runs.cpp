@@ -1,14 +1,20 @@
 #include "runtime/path_runs.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "checkpoint/block_checksum.h"
 #include "config/choices.h"
 #include "config/toml_values.h"
+#include "plan/plan_file.h"
+#include "runtime/base_plan.h"
 #include "runtime/calibrate.h"
 #include "runtime/geometry.h"
 #include "runtime/residency.h"
@@ -51,15 +57,55 @@ std::vector<std::string> short_overrides(const Plan& plan, int layers, int all) 
   return overrides;
 }
 
+std::vector<int> spread_as(const std::vector<int>& chosen, int count, int layers, int all) {
+  std::vector<int> spread;
+  const int64_t of = static_cast<int64_t>(chosen.size());
+  OOM_CHECK(count <= layers && (count == 0 || of > 0), count, " of ", layers, " layers as ", of, " of ", all);
+  for (int i = 0; i < count; ++i) {
+    const int wanted = static_cast<int>(static_cast<int64_t>(chosen[(2 * i + 1) * of / (2 * count)]) * layers / all);
+    // Each has a layer of its own, and leaves one for every later one.
+    spread.push_back(std::clamp(wanted, spread.empty() ? 0 : spread.back() + 1, layers - count + i));
+  }
+  return spread;
+}
+
+ShortPlan::ShortPlan(Session& whole, const Plan& plan, int layers, const LayerMix& mix) : overrides_(whole.overrides()) {
+  const int all = static_cast<int>(whole.model().description.layers.size());
+  for (std::string& more : std::vector<std::string>{cat("model.layers=", layers), "model.weights=random", cat("engine.experts=\"", plan.experts, "\""), cat("engine.activations=\"", plan.activations, "\"")}) {
+    overrides_.push_back(std::move(more));
+  }
+  Plan cut = plan;
+  {
+    Session session(whole.config().path(), overrides_);
+    cut.workload = base_plan(session, read_machine(session.device(), session.ranks()), Purpose::kMeasure).workload;
+  }
+  cut.resident_layers = spread_as(plan.resident_layers, mix.resident, layers, all);
+  cut.retained_feed_forward = spread_as(plan.retained_feed_forward, mix.retained_feed_forward, layers, all);
+  cut.retained_attention = spread_as(plan.retained_attention, mix.retained_attention, layers, all);
+  // That all wait is another way of working than that nearly all do.
+  cut.deferred_layers = plan.deferred_layers >= all ? layers : std::min(mix.deferred, layers - 1);
+  for (auto& [plugin, values] : cut.settings) {
+    for (auto& [key, value] : values) value = cut_to(value, layers);
+  }
+  static std::atomic<int> made{0};
+  path_ = (std::filesystem::temp_directory_path() / cat("oom-short-", ::getpid(), "-", made++, ".toml")).string();
+  base::overwrite_text_file(path_, plan::plan_toml(cut));
+  overrides_.push_back(cat("engine.plan=\"", path_, "\""));
+}
+
+ShortPlan::~ShortPlan() {
+  std::error_code ignored;
+  std::filesystem::remove(path_, ignored);
+}
+
 int PathRuns::layers() const { return static_cast<int>(session_.model().description.layers.size()); }
 int PathRuns::unit_layers() const { return repeating_unit(session_.model().description); }
 
-ShortRuns::Result PathRuns::run(size_t candidate, int layers) {
+ShortRuns::Result PathRuns::run(size_t candidate, int layers, const LayerMix& mix) {
   const Plan& plan = candidates_.at(candidate).plan;
-  std::vector<std::string> overrides = session_.overrides();
-  for (std::string& more : short_overrides(plan, layers, this->layers())) overrides.push_back(std::move(more));
-  ShortRun run = run_briefly(session_.config().path(), overrides);
-  log_info("compare: ", plan.experts, ", ", layers, " layers: ", run.step_seconds, " s a step, predicted ", run.planned.simulation.step_seconds);
+  const ShortPlan cut(session_, plan, layers, mix);
+  ShortRun run = run_briefly(session_.config().path(), cut.overrides());
+  log_info("compare: ", plan.experts, ", ", layers, " layers, ", mix.resident, " resident: ", run.step_seconds, " s a step, predicted ", run.planned.simulation.step_seconds);
   return {run.step_seconds, std::move(run.gpu_peak_bytes)};
 }
 

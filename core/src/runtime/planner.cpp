@@ -22,6 +22,7 @@ struct Path {
   std::optional<PlanCandidate> candidate;  // the fastest that fits, else the smallest
   Trial best;                              // its figures
   std::vector<Trial> others;
+  std::string summary;                     // of the plan
   std::string fault;                       // why it cannot be configured
 };
 
@@ -31,6 +32,8 @@ Path plan_path(Session& session, Plan plan, const std::string& experts, const Bu
   configure_strategies(session, plan);
   SearchResult found = search_plan(session, plan, budgets);
   path.candidate = judge_plan(session, found.best.plan, budgets);
+  const std::string chosen = describe_difference(found.best.plan, plan);
+  path.summary = chosen.empty() ? cat("as configured: ", describe_state(plan)) : chosen;
   path.best = std::move(found.best);
   path.others = std::move(found.others);
   return path;
@@ -168,7 +171,9 @@ PlanAnswer choose(Session& session, std::vector<Path>& paths, const Budgets& bud
     candidate.why_not = path.fault;
     if (path.candidate) {
       candidate = {.plan = path.candidate->plan, .fits = path.candidate->fits(), .why_not = describe(path.candidate->shortfalls), .predicted_step_seconds = path.candidate->simulation.step_seconds,
-                   .gpu_peak_bytes = peaks_of(path.candidate->account.gpus), .host_peak_bytes = peaks_of(path.candidate->account.nodes)};
+                   .gpu_peak_bytes = peaks_of(path.candidate->account.gpus), .host_peak_bytes = peaks_of(path.candidate->account.nodes), .gpu_limit_bytes = budgets.gpu_bytes,
+                   .summary = path.summary};
+      for (int64_t& bytes : candidate.gpu_limit_bytes) bytes -= budgets.headroom_bytes;
       if (!smallest || path.candidate->over_bytes() < smallest->candidate->over_bytes()) smallest = &path;
     }
     any = any || candidate.fits;

@@ -2,7 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <numeric>
+
 #include "planner_fixture.h"
+#include "runtime/path_runs.h"
 
 namespace oom::runtime {
 namespace {
@@ -131,6 +134,20 @@ TEST_F(StateSearch, RefusalNamesTheLayersThatFit) {
   ASSERT_FALSE(answer.run);
   ASSERT_TRUE(answer.refusal.nearest.fits) << answer.refusal.nearest.describe();
   EXPECT_THAT(answer.refusal.nearest.describe(), HasSubstr("state.resident=2"));
+}
+
+// A short model's sets lie in its depth as the whole one's do.
+TEST(SpreadAs, FollowsTheSetThroughTheDepth) {
+  std::vector<int> first(24), even, free{3, 40, 41, 42};
+  std::iota(first.begin(), first.end(), 0);
+  for (int layer = 0; layer < 48; layer += 2) even.push_back(layer);
+  EXPECT_EQ(spread_as(first, 4, 8, 48), (std::vector<int>{0, 1, 2, 3}));
+  EXPECT_EQ(spread_as(even, 4, 8, 48), (std::vector<int>{1, 3, 5, 7}));
+  EXPECT_EQ(spread_as(free, 1, 8, 48), (std::vector<int>{6}));
+  EXPECT_EQ(spread_as(free, 2, 8, 48), (std::vector<int>{6, 7}));
+  EXPECT_EQ(spread_as(even, 8, 8, 48), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(spread_as({47}, 3, 4, 48), (std::vector<int>{1, 2, 3}));
+  EXPECT_TRUE(spread_as({}, 0, 8, 48).empty());
 }
 
 }  // namespace

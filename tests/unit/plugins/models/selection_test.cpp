@@ -82,9 +82,10 @@ class Selection : public ::testing::TestWithParam<std::tuple<const char*, Worklo
     explicit Runs(const Selection& test) : test_(test), model_(test.session_->model().description) {}
     int layers() const override { return static_cast<int>(model_.layers.size()); }
     int unit_layers() const override { return repeating_unit(model_); }
-    Result run(size_t candidate, int layers) override {
+    Result run(size_t candidate, int layers, const LayerMix& mix) override {
       ++runs;
-      const PlanAnswer found = test_.answer(short_overrides(test_.candidates_.at(candidate).plan, layers, this->layers()));
+      const ShortPlan cut(*test_.session_, test_.candidates_.at(candidate).plan, layers, mix);
+      const PlanAnswer found = test_.answer(cut.overrides());
       if (!found.run) throw BudgetError(found.refusal.why);
       EXPECT_EQ(found.run->plan.experts, test_.candidates_[candidate].plan.experts);
       return {found.run->simulation.step_seconds, peaks(*found.run)};
