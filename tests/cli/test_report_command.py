@@ -99,6 +99,18 @@ def test_memory_is_the_plan_s(engine, run, workspace):
     assert places["numa 0"]["budget_bytes"] == planned["host"][0]["budget_bytes"] == 2 << 30
 
 
+def test_what_lost_is_told(engine, run, workspace):
+    """The plans that planning tried beside the chosen one, as `oom plan --explain` tells them."""
+    plan = report(engine, "run").data["run"]["plan"]
+    assert plan["runners_up"] and isinstance(plan["budget_gains"], list)
+    explained = engine.run("plan", workspace.config(train={"steps": 4}, budget=BUDGET), "--explain").out
+    for lost in plan["runners_up"]:
+        assert lost["why"] and lost["gpu_peak_bytes"] and f"{lost['why']} " in explained and lost["difference"] in explained
+    # A plan that was stated was not compared with any.
+    stated = engine.train(workspace.config(train={"steps": 1}, budget=BUDGET, engine={"plan": str(run.folder / "plan.toml")}, output={"dir": "stated"}))
+    assert "runners_up" not in json.loads((stated.folder / "run.json").read_text())["plan"]
+
+
 def test_expert_load_counts_every_choice(engine, run):
     config = json.loads((engine.folder / "model/config.json").read_text())
     lines = [json.loads(line) for line in (run.folder / "expert_load.jsonl").read_text().splitlines()]

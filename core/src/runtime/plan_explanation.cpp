@@ -47,6 +47,23 @@ std::optional<Trial> shortest(Session& session, const Plan& base, const Budgets&
   return best;
 }
 
+struct LargerBudget {
+  const char* what;
+  Budgets budgets;
+};
+
+std::vector<LargerBudget> larger_budgets(const PlannedRun& run) {
+  constexpr int64_t kMore = int64_t{1} << 30;
+  std::vector<LargerBudget> all;
+  for (const auto& [what, which] : {std::pair{"one more GiB of each GPU", &Budgets::gpu_bytes}, std::pair{"one more GiB of each NUMA node", &Budgets::host_bytes}}) {
+    Budgets budgets = budgets_of(run);
+    if ((budgets.*which).empty()) continue;
+    for (int64_t& bytes : budgets.*which) bytes += kMore;
+    all.push_back({what, std::move(budgets)});
+  }
+  return all;
+}
+
 // Of the GPU that is fullest: the most that is there while stages of each kind run, the largest kinds. Where the next peak is if the first is brought down.
 std::string peaks_by_kind(const PlannedRun& run, size_t count) {
   const auto& gpus = run.account.gpus;
@@ -92,16 +109,24 @@ std::vector<RunnerUp> runners_up(const PlannedRun& run, size_t count) {
 std::vector<BudgetGain> budget_gains(Session& session, const PlannedRun& run) {
   std::vector<BudgetGain> gains;
   if (session.config().engine().plan) return gains;
-  constexpr int64_t kMore = int64_t{1} << 30;
   const Plan base = base_plan(session, read_machine(session.device(), session.ranks()), Purpose::kPlanOnly);
-  const auto with = [&](const char* what, std::vector<int64_t> Budgets::*which) {
-    Budgets budgets = budgets_of(run);
-    if ((budgets.*which).empty()) return;
-    for (int64_t& bytes : budgets.*which) bytes += kMore;
-    if (const std::optional<Trial> best = shortest(session, base, budgets)) gains.push_back({what, *best->figures.step_seconds, describe_difference(best->plan, run.plan)});
-  };
-  with("one more GiB of each GPU", &Budgets::gpu_bytes);
-  with("one more GiB of each NUMA node", &Budgets::host_bytes);
+  for (const LargerBudget& larger : larger_budgets(run)) {
+    if (const std::optional<Trial> best = shortest(session, base, larger.budgets)) gains.push_back({larger.what, *best->figures.step_seconds, describe_difference(best->plan, run.plan)});
+  }
+  return gains;
+}
+
+std::vector<BudgetGain> known_gains(const PlannedRun& run) {
+  const Budgets now = budgets_of(run);
+  std::vector<BudgetGain> gains;
+  for (const LargerBudget& larger : larger_budgets(run)) {
+    const Trial* nearest = nullptr;
+    for (const Trial& trial : run.others) {
+      if (trial.fits || over_bytes(trial.figures, larger.budgets) > 0) continue;
+      if (!nearest || over_bytes(trial.figures, now) < over_bytes(nearest->figures, now)) nearest = &trial;
+    }
+    if (nearest) gains.push_back({larger.what, 0, describe_difference(nearest->plan, run.plan)});
+  }
   return gains;
 }
 

@@ -26,7 +26,11 @@ struct BudgetGain {
 /// Plans again with one GiB more for each GPU, and for each NUMA node. Empty for a plan that was stated.
 std::vector<BudgetGain> budget_gains(Session& session, const PlannedRun& run);
 
-/// Both as text.
+/// The same as far as it is known without planning again, for no more than a look: of the plans that were tried and that one GiB alone keeps from fitting, the one that
+/// lacks least. How fast it would be was not simulated: step_seconds is 0.
+std::vector<BudgetGain> known_gains(const PlannedRun& run);
+
+/// What lost, and what more memory would buy, as text.
 std::string explain(Session& session, const PlannedRun& run);
 
 }  // namespace oom::runtime

@@ -6,6 +6,7 @@
 #include "hardware/machine_fingerprint.h"
 #include "observe/run_record.h"
 #include "runtime/library_versions.h"
+#include "runtime/plan_explanation.h"
 
 namespace oom::runtime {
 namespace {
@@ -36,6 +37,19 @@ Json model_record(const ModelDescription& model) {
   return {{"family", model.family}, {"parameters", model.total_parameters()}, {"layers", model.layers.size()}, {"experts", model.routed.experts}, {"top_k", model.routed.top_k}};
 }
 
+// What planning knows, and no more of it: a plan that was stated or installed has neither.
+void add_alternatives(Json& plan, const PlannedRun& planned) {
+  Json& lost = plan["runners_up"] = Json::array();
+  for (const RunnerUp& each : runners_up(planned)) {
+    lost.push_back({{"difference", each.difference}, {"why", each.why}});
+    if (each.figures.step_seconds) lost.back()["step_seconds"] = *each.figures.step_seconds;
+    lost.back()["gpu_peak_bytes"] = each.figures.gpu_peak_bytes;
+    lost.back()["host_peak_bytes"] = each.figures.host_peak_bytes;
+  }
+  Json& gains = plan["budget_gains"] = Json::array();
+  for (const BudgetGain& each : known_gains(planned)) gains.push_back({{"budget", each.budget}, {"difference", each.difference}});
+}
+
 Json run_record(Session& session, const PlannedRun& planned, int64_t done) {
   const observe::RunBudgets budgets{planned.gpu_budget_bytes, planned.headroom_bytes, planned.host_budget_bytes};
   Json record{{"version", observe::kRunRecordVersion}, {"time", observe::unix_seconds()}, {"after_step", done}, {"steps", session.config().train().steps}};
@@ -43,6 +57,7 @@ Json run_record(Session& session, const PlannedRun& planned, int64_t done) {
   record["model"]["path"] = session.config().model().path;
   record["plan"] = observe::plan_record(planned.plan, planned.evidence);
   record["plan"]["calibration"] = planned.calibration;
+  if (!planned.others.empty()) add_alternatives(record["plan"], planned);
   record["memory"] = observe::memory_record(planned.program, planned.account, planned.simulation, budgets);
   record["predicted"] = observe::prediction_record(planned.program, planned.simulation);
   record["machine"] = machine_record(planned);

@@ -264,7 +264,12 @@ function setup() {
     card("Machine", [["name", machine.name], ...machine.gpus.map((gpu, i) => [`GPU ${i}`, `${gpu.name}, ${bytes(gpu.memory_bytes)}`]), ...machine.numa_nodes.map((node, i) => [`NUMA node ${i}`, `${plural(node.cores, "core")}, ${bytes(node.memory_bytes)}`])]);
     card("Versions", Object.entries(run.versions));
   }
-  for (const [id, text] of [["evidence-text", table.length ? table.join("\n") : null], ["plan-text", data.plan_toml], ["config-text", data.config_toml]]) {
+  const lost = data.run && run.plan.runners_up || [];
+  const gains = data.run && run.plan.budget_gains || [];
+  const lostText = lost.map((each) => `${each.why}${each.step_seconds ? ` (${seconds(each.step_seconds)})` : ""}: ${each.difference || "the same"}`).join("\n");
+  // Faster or not is known of none: what does not fit is not simulated.
+  const gainsText = [...gains.map((each) => `With ${each.budget} this would fit too: ${each.difference}`), "How much faster plans under larger budgets are: oom plan CONFIG --explain"].join("\n");
+  for (const [id, text] of [["lost-text", lostText], ["gains-text", lost.length ? gainsText : null], ["evidence-text", table.length ? table.join("\n") : null], ["plan-text", data.plan_toml], ["config-text", data.config_toml]]) {
     if (text) byId(id).textContent = text;
     else byId(id).parentElement.hidden = true;
   }

@@ -278,6 +278,13 @@ TEST_F(PlanSearch, SaysWhatLostAndWhatMoreMemoryWouldBuy) {
   EXPECT_LT(gains[0].step_seconds, answer.run->simulation.step_seconds);
   EXPECT_THAT(gains[0].difference, HasSubstr("state.resident"));
   EXPECT_THAT(explain(session, *answer.run), HasSubstr("one more GiB of each GPU"));
+  // Without planning again: what was tried and lacks less than that.
+  const int64_t work = session.judge().emitted_stages();
+  const std::vector<BudgetGain> known = known_gains(*answer.run);
+  EXPECT_EQ(session.judge().emitted_stages(), work);
+  ASSERT_FALSE(known.empty());
+  EXPECT_EQ(known[0].budget, gains[0].budget);
+  EXPECT_THAT(known[0].difference, HasSubstr("state.resident"));
 }
 
 // Qwen3-30B-A3B at its full depth, on two GPUs, where it fits and where it does not: ten seconds of the processor under ep, a minute under local, which searches policies too.
