@@ -139,6 +139,23 @@ def test_measured_stands_beside_predicted(engine, run):
     assert len(predicted) > 20 and all(names(step["kinds"]) == predicted for step in trace["steps"])
 
 
+def test_one_step_is_summed_without_a_trace(engine, workspace):
+    run = engine.train(workspace.config(train={"steps": 3}))
+    assert not (run.folder / "trace.json").exists() and (run.folder / "stage_kinds.txt").exists()
+    data = report(engine, "run").data
+    sums = data["stage_kinds"]
+    assert "trace" not in data and "stage_kinds" not in data["missing"] and sums["step"] == 3
+    assert sums["seconds"] == pytest.approx(run.metrics()[2]["step_seconds"])
+    predicted = {(kind["lane"], kind["kind"]): kind for kind in data["run"]["predicted"]["kinds"]}
+    assert len(predicted) > 20 and {(kind["lane"], kind["kind"]) for kind in sums["kinds"]} == set(predicted)
+    for kind in sums["kinds"]:
+        there = predicted[kind["lane"], kind["kind"]]
+        assert kind["stages"] == there["stages"] and kind["predicted_seconds"] == pytest.approx(there["seconds"])
+    # All that ran took time, and the compute lanes no more than the step.
+    assert sum(kind["seconds"] > 0 for kind in sums["kinds"]) > 0.8 * len(predicted)
+    assert 0 < sum(kind["seconds"] for kind in sums["kinds"] if kind["lane"] == "compute") < 2 * 1.1 * sums["seconds"]
+
+
 def test_trace_is_one_that_viewers_open(run):
     """Complete events on named lanes, from time 0 on, none of a lane overlapping another."""
     trace = json.loads((run.folder / "trace.json").read_text())

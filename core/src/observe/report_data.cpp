@@ -60,6 +60,7 @@ class Gathered {
     part("metrics", [this] { add_metrics(); });
     part("expert_load", [this] { add_expert_load(); });
     part("trace", [this] { add_trace(); });
+    part("stage_kinds", [this] { add_stage_kinds(); });
     part("events", [this] { add_events(); });
     for (const char* name : {"plan", "config"}) {
       part(name, [&] {
@@ -147,6 +148,17 @@ class Gathered {
     if (evaluation.is_null()) return;
     data_["evaluation"] = std::move(evaluation);
     data_["missing"].erase("evaluation");
+  }
+
+  // Of the step that every run sums up, for where none was traced.
+  void add_stage_kinds() {
+    const fs::path file = folder_ / "stage_kinds.json";
+    miss("stage_kinds", "Not recorded yet: the twentieth step, or the last of fewer, is summed by kind of stage.");
+    if (!fs::exists(file)) return;
+    const nlohmann::json sums = read_object(file, kLargestText);
+    if (!sums.contains("kinds") || !sums["kinds"].is_array()) throw FileError(cat(file.string(), ": kinds: is no list; the file is damaged"));
+    data_["stage_kinds"] = sums;
+    data_["missing"].erase("stage_kinds");
   }
 
   // The last record in full, and of each the ratio of every routed layer's busiest expert to the layer's mean.

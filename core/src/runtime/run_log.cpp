@@ -69,7 +69,7 @@ Json run_record(Session& session, const PlannedRun& planned, int64_t done) {
 
 const std::vector<std::string>& run_files() {
   static const std::vector<std::string> files{"metrics.jsonl", "expert_load.jsonl", "events.jsonl", "tensorboard", "run.json", "config.toml",
-                                              "plan.toml",     "trace.json",        "stage_kinds.txt", "report.html", "checkpoints"};
+                                              "plan.toml",     "trace.json",        "stage_kinds.json", "stage_kinds.txt", "report.html", "checkpoints"};
   return files;
 }
 
@@ -91,10 +91,21 @@ void RunLog::step(const observe::StepMetrics& metrics, const StepResult& result)
   if (!result.expert_load.empty()) expert_load_.append({{"step", metrics.step}, {"tokens", result.expert_load}});
 }
 
-void RunLog::trace(const Program& program, int64_t step, std::vector<StageTime> stages, double step_seconds) {
-  traced_.push_back({step, std::move(stages)});
+void RunLog::stage_kinds(const Program& program, int64_t step, const std::vector<StageTime>& stages, double step_seconds) {
+  const program::MeasuredStep measured{step, stages};
+  Json record{{"step", step}, {"seconds", step_seconds}};
+  Json& kinds = record["kinds"] = Json::array();
+  for (const program::KindComparison& kind : program::compare_kinds(program, planned_.simulation, measured)) {
+    kinds.push_back({{"lane", lane_name(kind.lane)}, {"kind", program.kinds[kind.kind]}, {"stages", kind.stages}, {"predicted_seconds", kind.predicted_seconds}, {"seconds", kind.measured_seconds}});
+  }
+  base::replace_text_file(folder_ / "stage_kinds.json", record.dump() + "\n");
+  base::replace_text_file(folder_ / "stage_kinds.txt", program::describe(program, planned_.simulation, measured, step_seconds));
+}
+
+void RunLog::trace(const Program& program, int64_t step, const std::vector<StageTime>& stages, double step_seconds) {
+  stage_kinds(program, step, stages, step_seconds);
+  traced_.push_back({step, stages});
   base::replace_text_file(folder_ / "trace.json", program::chrome_trace(program, &planned_.simulation, traced_));
-  base::replace_text_file(folder_ / "stage_kinds.txt", program::describe(program, planned_.simulation, traced_.back(), step_seconds));
 }
 
 void RunLog::saved(int64_t step, const std::filesystem::path& checkpoint, double seconds) { journal_.saved(step, checkpoint.filename().string(), seconds); }

@@ -24,8 +24,10 @@ class RunLog {
   RunLog(std::filesystem::path folder, Session& session, const PlannedRun& planned, int64_t done);
 
   void step(const observe::StepMetrics& metrics, const StepResult& result);
-  /// Draws trace.json anew, so that an interrupted run has one too, and stage_kinds.txt: the latest traced step by kind of stage.
-  void trace(const Program& program, int64_t step, std::vector<StageTime> stages, double step_seconds);
+  /// Writes stage_kinds.json and stage_kinds.txt: a recorded step by kind of stage.
+  void stage_kinds(const Program& program, int64_t step, const std::vector<StageTime>& stages, double step_seconds);
+  /// The same, and draws trace.json anew, so that an interrupted run has one too.
+  void trace(const Program& program, int64_t step, const std::vector<StageTime>& stages, double step_seconds);
   void saved(int64_t step, const std::filesystem::path& checkpoint, double seconds);
   /// `status` as RunJournal has it.
   void ended(const std::string& status);

@@ -30,6 +30,8 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
+constexpr int64_t kSummedStep = 20;  // after the start: late enough to be like all later ones
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // The folder of a run, held by one process at a time.
@@ -129,8 +131,10 @@ ExitCode train_steps(Session& session, PreparedRun& run, RunLog& log, const fs::
   HostBytes host_bytes;
   Clock::time_point last_end = Clock::now();
   int64_t saved = done;
+  // One step of every run is recorded for its sums by kind of stage: two events more for each of its stages.
+  const int64_t summed = std::min(done + kSummedStep, settings.steps);
   for (int64_t step = done + 1; step <= settings.steps; ++step) {
-    if (config.output().traces_any()) run.engine().record_times(config.output().traces(step));
+    run.engine().record_times(step == summed || config.output().traces(step));
     const StepResult result = run.engine().train_step(step, run.batches(step));
     if (settings.drain) run.engine().drain();
     observe::StepMetrics line;
@@ -154,8 +158,9 @@ ExitCode train_steps(Session& session, PreparedRun& run, RunLog& log, const fs::
     }
     log.step(line, result);
     progress.show(line);
-    if (config.output().traces(step)) {
-      log.trace(run.engine().training_program(), step, run.engine().stage_times(), line.step_seconds);
+    if (step == summed || config.output().traces(step)) {
+      const auto tell = config.output().traces(step) ? &RunLog::trace : &RunLog::stage_kinds;
+      (log.*tell)(run.engine().training_program(), step, run.engine().stage_times(), line.step_seconds);
       last_end = Clock::now();
     }
     const bool stop = InterruptGuard::requested();

@@ -86,7 +86,7 @@ function speed() {
     if (predicted && metrics.step.length) series.push({name: "predicted", x: [metrics.step[0], metrics.step[metrics.step.length - 1]], y: [predicted.step_seconds, predicted.step_seconds], colour: colour("orange"), style: "dashed"});
     return lineChart(figure, series, {format: seconds, zero: true, height: 230});
   });
-  const traced = data.trace ? data.trace.steps : [];
+  const traced = data.trace ? data.trace.steps : data.stage_kinds ? [data.stage_kinds] : [];
   show("step-kinds", "run", (figure) => {
     if (!predicted) return false;
     const ranks = run.plan.ranks;
@@ -96,7 +96,7 @@ function speed() {
                   ...shown.map((step) => ({name: `step ${step.step}`, total: secondsOf(step), parts: computeParts(step.kinds, ranks)}))];
     phaseLegend(figure, rows.flatMap((row) => row.parts.map((part) => part.name)));
     stackedBars(figure, rows, {format: seconds});
-    if (!traced.length) missing(figure, sentence("trace"));
+    if (!traced.length) missing(figure, sentence("stage_kinds"));
     return true;
   });
   show("kinds", "run", (figure) => {
@@ -116,7 +116,7 @@ function speed() {
     }), {format: seconds, labelWidth: 240});
     const rest = rows.slice(16);
     if (rest.length) figure.append(element("p", {class: "hint"}, `${plural(rest.length, "more kind")} of stage took ${seconds(rest.reduce((sum, row) => sum + (measured ? row.measured || 0 : row.predicted), 0))} together.`));
-    if (!measured) missing(figure, sentence("trace"));
+    if (!measured) missing(figure, sentence("stage_kinds"));
     return true;
   });
 }
