@@ -282,9 +282,11 @@ TEST_F(PlanSearch, SaysWhatLostAndWhatMoreMemoryWouldBuy) {
   const int64_t work = session.judge().emitted_stages();
   const std::vector<BudgetGain> known = known_gains(*answer.run);
   EXPECT_EQ(session.judge().emitted_stages(), work);
-  ASSERT_FALSE(known.empty());
-  EXPECT_EQ(known[0].budget, gains[0].budget);
-  EXPECT_THAT(known[0].difference, HasSubstr("state.resident"));
+  Budgets larger{.gpu_bytes = answer.run->gpu_budget_bytes, .headroom_bytes = answer.run->headroom_bytes, .host_bytes = answer.run->host_budget_bytes};
+  for (int64_t& bytes : larger.gpu_bytes) bytes += int64_t{1} << 30;
+  const auto would_fit = [&](const Trial& trial) { return !trial.fits && over_bytes(trial.figures, larger) == 0; };
+  EXPECT_EQ(std::any_of(known.begin(), known.end(), [&](const BudgetGain& gain) { return gain.budget == gains[0].budget && gain.difference != ""; }),
+            std::any_of(answer.run->others.begin(), answer.run->others.end(), would_fit));
 }
 
 // Qwen3-30B-A3B at its full depth, on two GPUs, where it fits and where it does not: ten seconds of the processor under ep, a minute under local, which searches policies too.
