@@ -61,11 +61,13 @@ class Search {
       Plan plan = best().plan;
       plan.resident_ordinary = plan.resident_ordinary == OrdinaryResidency::kAll ? OrdinaryResidency::kNone : OrdinaryResidency::kAll;
       best_.reset();
+      hopeless_.clear();
       fill(plan);
       if (best_) climb();
       if (!best_ || *trials_[first].figures.step_seconds <= best_seconds()) best_ = first;
     }
     if (best_) {
+      vary_embedding();
       vary_placement();
       spare_layers();
       spare_slots();
@@ -82,7 +84,6 @@ class Search {
       fill(best().plan);
       vary_supply();
       vary_deferral();
-      vary_embedding();
       vary_slots();
       vary_resident_weights();
       vary_chunk();
