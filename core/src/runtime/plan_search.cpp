@@ -63,6 +63,11 @@ class Search {
       best_.reset();
       hopeless_.clear();
       fill(plan);
+      // What was chosen for the memory that was left before may not suit what is left now.
+      plan.settings = configured_.settings;
+      plan.retained_feed_forward = configured_.retained_feed_forward;
+      plan.retained_attention = configured_.retained_attention;
+      fill(plan);
       if (best_) climb();
       if (!best_ || *trials_[first].figures.step_seconds <= best_seconds()) best_ = first;
     }
@@ -175,7 +180,8 @@ class Search {
       const int64_t spare = spare_of_latest();
       if (spare >= 0) {
         fitting = std::max(fitting, count);
-        const int more = static_cast<int>(std::min<int64_t>(spare / bytes, all));
+        // An estimate: a layer that does not quite fit by it may.
+        const int more = static_cast<int>(std::min<int64_t>((spare + bytes / 2) / bytes, all));
         if (more == 0) break;
         count = std::min({fitting + more, failing - 1, all});
       } else {
@@ -217,7 +223,9 @@ class Search {
     if (!open_resident_weights_ || (now.resident_ordinary == OrdinaryResidency::kNone && now.resident_layers.empty())) return;
     Plan plan = now;
     plan.resident_cached_weights = !plan.resident_cached_weights;
+    const size_t before = *best_;
     fill(plan);
+    if (plan.resident_cached_weights && best_seconds() >= *trials_[before].figures.step_seconds * (1 - kGain)) best_ = before;  // they take memory
   }
 
   // ---- what the host does
