@@ -1,6 +1,7 @@
 """`oom compare` and `oom train` with experts = "auto": each path configured, run briefly, the faster one installed."""
 
 import json
+import re
 import tomllib
 
 import pytest
@@ -26,7 +27,10 @@ def test_table_and_plan(engine, workspace):
     assert outcome.err.count("compare: ep, 4 layers") == 1 and outcome.err.count("compare: local, 8 layers") == 1
     # What short runs took, extended to all layers, stands beside what was predicted, and below each row its plan.
     assert "extrapolated [GiB]" in outcome.out
-    assert all(len(row) == 9 for row in rows[-2:]) and outcome.out.count("as configured: ") + outcome.out.count("state.") >= 2
+    lines = outcome.out.splitlines()
+    below = [lines[at + 1] for at, line in enumerate(lines) if line.startswith(("  * ep ", "    ep ", "  * local ", "    local "))]
+    assert all(len(row) == 9 for row in rows[-2:]) and len(below) == 2
+    assert all(re.match(r"      (as configured: \S|[a-z_]+(\.[a-z_]+)? \S)", line) for line in below), below
     run = engine.train(deep(workspace), "--set", "engine.plan=chosen.toml", "--set", f"engine.experts={chosen}")
     assert run.metrics()
 
