@@ -175,6 +175,7 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
   }
 
   const ElementType compute = compute_of(session.config());
+  std::vector<std::string> left_out;
   for (const std::string& experts : strategies) {
     StrategyRuns runs(config_path, overrides, experts, unit, known.rates);
     std::vector<std::string> missing;
@@ -183,7 +184,7 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
     }
     if (runs.empty()) {
       if (session.expert_candidates().size() == 1) throw BudgetError(runs.fault());
-      log_warn("calibrate: ", experts, " was left out: ", runs.fault());
+      left_out.push_back(cat("calibrate: ", experts, " was left out: ", runs.fault()));
       continue;
     }
     for (const std::string& each : missing) log_warn("calibrate: ", experts, " was not run with ", each);
@@ -193,6 +194,10 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
       if (!runs.run(*chosen)) log_warn("calibrate: ", experts, " was not run with the whole model's plan on ", unit, " layers: ", runs.fault());
       known.put(runs.profile(model, compute));
     }
+  }
+  // Where no strategy can run, planning says why, once.
+  if (full || left_out.size() < session.expert_candidates().size()) {
+    for (const std::string& each : left_out) log_warn(each);
   }
   return known;
 }
