@@ -74,16 +74,14 @@ class Resolver {
   }
 
   void tiles() {
-    const bool recurrent = std::any_of(model_.layers.begin(), model_.layers.end(), [](const LayerSpec& layer) { return layer.mixer == "linear_attention"; });
-    if (!recurrent || policy_.gdn_chunk >= plan_.workload.sequence_length || policy_.gdn_chunk % kTile == 0) return;
+    if (!mixes(model_, "linear_attention") || policy_.gdn_chunk >= plan_.workload.sequence_length || policy_.gdn_chunk % kTile == 0) return;
     const int64_t below = policy_.gdn_chunk / kTile * kTile;
     refuse("gdn_chunk", cat("slices of a sequence are whole tiles: must be a multiple of ", kTile, ", or at least the ", plan_.workload.sequence_length, " tokens of a sequence; got ",
                             policy_.gdn_chunk, ". Near it: ", below > 0 ? cat(below, ", ") : std::string(), below + kTile));
   }
 
   void windows() {
-    if (policy_.attention_chunk >= plan_.workload.sequence_length) return;
-    if (std::any_of(model_.layers.begin(), model_.layers.end(), [](const LayerSpec& layer) { return layer.mixer == "sliding_attention"; })) return;
+    if (policy_.attention_chunk >= plan_.workload.sequence_length || mixes(model_, "sliding_attention")) return;
     refuse("attention_chunk", "no layer of this model has a sliding window: its attention is cut by attention_head_group");
   }
 
@@ -163,6 +161,10 @@ class Resolver {
 }  // namespace
 
 bool attends(const LayerSpec& layer) { return layer.mixer == "full_attention" || layer.mixer == "sliding_attention"; }
+
+bool mixes(const ModelDescription& model, std::string_view mixer) {
+  return std::any_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) { return layer.mixer == mixer; });
+}
 
 bool Policy::regenerates() const {
   return std::any_of(layers.begin(), layers.end(), [](const LayerPolicy& layer) { return layer.boundary == Boundary::kRegenerate; });

@@ -6,6 +6,7 @@
 #include <oom/settings.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace oom::offload {
 
@@ -16,6 +17,8 @@ constexpr bool regenerates_in_ring(int64_t buffers, int64_t regenerate_cap) { re
 
 /// True for mixers that have attention results to keep.
 bool attends(const LayerSpec& layer);
+/// Whether a layer of the model has this mixer.
+bool mixes(const ModelDescription& model, std::string_view mixer);
 
 /// Where the input of a layer is from the forward to its backward.
 enum class Boundary {

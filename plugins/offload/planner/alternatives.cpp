@@ -2,16 +2,12 @@
 
 #include <algorithm>
 
+#include "partition.h"
+
 namespace oom::offload {
 namespace {
 
 using Changes = std::vector<std::pair<const char*, std::string>>;
-
-// Tokens of a slice when `tokens` are cut into `slices`.
-std::string slice(int64_t tokens, int64_t slices) {
-  constexpr int64_t kLeast = 1024;  // of less, products are too small for a GPU
-  return cat(std::max(kLeast, (tokens / slices + kLeast - 1) / kLeast * kLeast));
-}
 
 // Whole sequences that fill a GPU: what attention needs beside its inputs is theirs alone.
 std::string batch(int64_t length) {
@@ -24,13 +20,14 @@ std::vector<Changes> ladder(const ModelDescription& model, int64_t tokens, int64
     changes.insert(changes.end(), more.begin(), more.end());
     return changes;
   };
-  const Changes slices{{"moe_chunk", slice(tokens, 16)}, {"gdn_chunk", slice(tokens, 8)}};
+  const Changes slices{{"moe_chunk", cat(slice(tokens, 16))}, {"gdn_chunk", cat(slice(tokens, 8))}};
   // A window's attention is cut by sequence; without one the key is refused.
-  const bool has_window = std::any_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& layer) { return layer.mixer == "sliding_attention"; });
-  const auto windowed = [&](Changes changes, int64_t count) { return has_window ? with(std::move(changes), {{"attention_chunk", slice(length, count)}}) : changes; };
+  const auto windowed = [&](Changes changes, int64_t count) {
+    return mixes(model, "sliding_attention") ? with(std::move(changes), {{"attention_chunk", cat(slice(length, count))}}) : changes;
+  };
   const Changes grouped = windowed(with(slices, {{"attention_head_group", "4"}, {"sub_batch", "1"}}), 8);
   const Changes smallest =
-      windowed({{"moe_chunk", slice(tokens, 64)}, {"gdn_chunk", slice(tokens, 32)}, {"attention_head_group", "1"}, {"sub_batch", "1"}, {"buffers", "2"}}, 32);
+      windowed({{"moe_chunk", cat(slice(tokens, 64))}, {"gdn_chunk", cat(slice(tokens, 32))}, {"attention_head_group", "1"}, {"sub_batch", "1"}, {"buffers", "2"}}, 32);
   const Changes keep{{"keep_attention", "\"all\""}};
   const Changes batches{{"attention_batch", batch(length)}};
   return {batches,

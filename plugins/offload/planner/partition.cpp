@@ -7,10 +7,7 @@
 namespace oom::offload {
 namespace {
 
-constexpr int64_t kLeastTokens = 1024;  // of less, products are too small for a GPU
 constexpr int64_t kMostSlices = 64;
-
-int64_t slice(int64_t tokens, int64_t slices) { return std::max(kLeastTokens, (tokens / slices + kLeastTokens - 1) / kLeastTokens * kLeastTokens); }
 
 // Halves of `tokens` down to one slice of kMostSlices.
 std::vector<int64_t> slices_of(int64_t tokens) {
@@ -29,9 +26,6 @@ std::vector<int64_t> batches_of(int64_t sequences) {
   return sizes;
 }
 
-bool mixes(const ModelDescription& model, const char* mixer) {
-  return std::any_of(model.layers.begin(), model.layers.end(), [&](const LayerSpec& layer) { return layer.mixer == mixer; });
-}
 bool has_attention(const ModelDescription& model) { return std::any_of(model.layers.begin(), model.layers.end(), attends); }
 
 auto sizes_of(const Plan& plan, const Policy& policy) {
@@ -79,6 +73,11 @@ std::vector<Axis> axes_of(const SettingsTable& given, const ModelDescription& mo
 }
 
 }  // namespace
+
+int64_t slice(int64_t tokens, int64_t slices) {
+  constexpr int64_t kLeast = 1024;  // of less, products are too small for a GPU
+  return std::max(kLeast, (tokens / slices + kLeast - 1) / kLeast * kLeast);
+}
 
 bool cuts_alike(const Plan& plan, const Policy& one, const Policy& other) { return sizes_of(plan, one) == sizes_of(plan, other); }
 

@@ -15,6 +15,9 @@ std::vector<Policy> partitions(const SettingsTable& given, const ModelDescriptio
 /// Policies that differ from `policy` in one size, which is the next smaller or larger of about a factor of two up to that of `whole`; those that the user gave stay.
 std::vector<Policy> neighbours(const SettingsTable& given, const ModelDescription& model, const Plan& plan, const Policy& whole, const Policy& policy);
 
+/// Tokens of a slice where `tokens` are cut into about so many.
+int64_t slice(int64_t tokens, int64_t slices);
+
 /// True when both cut every operator alike: sizes beyond what there is to cut are equal.
 bool cuts_alike(const Plan& plan, const Policy& one, const Policy& other);
 
