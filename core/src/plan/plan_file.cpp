@@ -157,10 +157,11 @@ Plan read_plan(const TomlValue& root, PlanPrediction* prediction) {
   const TomlValue& state = root.get_table("state");
   check_keys(state, "state.", {"resident_layers", "resident_ordinary", "cached_weights", "resident_cached_weights", "retained_feed_forward", "retained_attention"});
   plan.resident_layers = read_layers(state, "resident_layers");
-  const std::string& ordinary = state.get_text("resident_ordinary");
-  const auto found = std::find(config::kWords<OrdinaryResidency>.begin(), config::kWords<OrdinaryResidency>.end(), ordinary);
-  if (found == config::kWords<OrdinaryResidency>.end()) refuse(state.get("resident_ordinary"), "state.resident_ordinary", "must be none, embedding or all");
-  plan.resident_ordinary = static_cast<OrdinaryResidency>(found - config::kWords<OrdinaryResidency>.begin());
+  const auto& words = config::kWords<OrdinaryResidency>;
+  const TomlValue& ordinary = state.get("resident_ordinary");
+  const auto word = ordinary.is(TomlValue::Kind::kText) ? std::find(words.begin(), words.end(), ordinary.as_text()) : words.end();
+  if (word == words.end()) refuse(ordinary, "state.resident_ordinary", "must be \"none\", \"embedding\" or \"all\"");
+  plan.resident_ordinary = static_cast<OrdinaryResidency>(word - words.begin());
   plan.cached_weights = state.get_bool("cached_weights");
   plan.resident_cached_weights = state.get_bool("resident_cached_weights");
   plan.retained_feed_forward = read_layers(state, "retained_feed_forward");
