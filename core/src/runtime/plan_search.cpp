@@ -51,9 +51,11 @@ class Search {
   }
 
   SearchResult run() {
-    const bool fits = place(configured_);
-    if (open_slots_ || open_ordinary_slots_) (void)place(with_more_slots());
-    if (!fits && !best_) relieve();
+    if (!place(configured_)) {
+      relieve();
+    } else if (open_slots_ || open_ordinary_slots_) {
+      (void)place(with_more_slots());
+    }
     if (best_) climb();
     // Ordinary parameters weigh as much as many layers: what is best beside them on the GPUs has little to do with what is best without.
     if (best_ && open_ordinary_) {
