@@ -49,6 +49,7 @@ struct CostTable {
   double convert_parameters = 10e9;  // estimated: seven cores at what one core converts out of DRAM
   double peer_bytes = 270e9;
   std::map<std::string, KindCost> kinds;  // by name of kind
+  double analytic_factor = 1;  // what work of compute lanes takes of kinds that are not among these, to what the rates above say of it
 };
 
 /// Seconds of the stage's FLOPs, and of its HBM bytes, at the table's rates.

@@ -72,8 +72,9 @@ Choice read_word(const TomlValue& table, const char* key, const char* first, Cho
 }
 
 CalibrationProfile read_profile(const TomlValue& table) {
-  check_keys(table, "profile.", {"geometry", "experts", "compute", "kinds"});
+  check_keys(table, "profile.", {"geometry", "experts", "compute", "analytic_factor", "kinds"});
   CalibrationProfile profile{.geometry = table.get_text("geometry"), .experts = table.get_text("experts"), .compute = read_word(table, "compute", "fp32", ElementType::kFloat32, "bf16", ElementType::kBfloat16), .kinds = {}};
+  if (table.find("analytic_factor")) profile.analytic_factor = read_cost(table, "profile.", "analytic_factor", 1e-6);
   for (const TomlValue::Member& kind : table.get_table("kinds").as_table()) {
     if (!kind.value.is(TomlValue::Kind::kTable)) refuse(kind.value, cat("profile.kinds.", kind.key), "must be a table");
     check_keys(kind.value, cat("profile.kinds.", kind.key, "."), keys_of(kTerms));
@@ -113,6 +114,7 @@ std::string calibration_toml(const Calibration& calibration) {
     table.set("geometry", profile.geometry);
     table.set("experts", profile.experts);
     table.set("compute", profile.compute == ElementType::kFloat32 ? "fp32" : "bf16");
+    table.set("analytic_factor", profile.analytic_factor);
     TomlValue& kinds = table.table("kinds");
     for (const auto& [kind, cost] : profile.kinds) {
       TomlValue& terms = kinds.table(kind);
@@ -124,7 +126,8 @@ std::string calibration_toml(const Calibration& calibration) {
   }
   root.set("profile", std::move(profiles));
   return cat("# Written by oom calibrate. Rates are units a second. A kind takes the sum of its terms in seconds: per_arithmetic and per_traffic times what its FLOPs and\n",
-             "# its bytes of GPU memory take at those rates, fixed, per_token tokens, per_token_context tokens x sequence length, per_byte bytes, per_parameter parameters.\n",
+             "# its bytes of GPU memory take at those rates, fixed, per_token tokens, per_token_context tokens x sequence length, per_byte bytes, per_parameter parameters. A kind\n",
+             "# that a profile does not hold takes on compute lanes analytic_factor times what the rates say.\n",
              config::write_toml(root));
 }
 

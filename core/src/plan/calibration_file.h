@@ -18,6 +18,7 @@ struct CalibrationProfile {
   std::string experts;
   ElementType compute = ElementType::kBfloat16;
   std::map<std::string, KindCost> kinds;
+  double analytic_factor = 1;  ///< CostTable's, of kinds that are not here
 };
 
 struct Calibration {

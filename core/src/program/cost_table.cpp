@@ -20,7 +20,8 @@ Demand demand_of(const Program& program, const Stage& stage, const CostTable& ta
     return {cost.repeats * kind.fixed, cost.repeats * (kind.per_arithmetic * arithmetic_seconds(cost, table) + kind.per_traffic * traffic_seconds(cost, table) + kind.per_token * cost.tokens +
                             kind.per_token_context * cost.tokens * cost.sequence_length + kind.per_byte * cost.bytes + kind.per_parameter * cost.parameters)};
   }
-  return {cost.repeats * cost.fixed_seconds, cost.repeats * std::max(arithmetic_seconds(cost, table), traffic_seconds(cost, table))};
+  const double times = cost.repeats * (stage.lane.lane == Lane::kCompute ? table.analytic_factor : 1);
+  return {times * cost.fixed_seconds, times * std::max(arithmetic_seconds(cost, table), traffic_seconds(cost, table))};
 }
 
 double solo_seconds(const Program& program, const Stage& stage, const CostTable& table) {

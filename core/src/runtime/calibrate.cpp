@@ -4,17 +4,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <map>
 #include <optional>
-#include <set>
 
 #include "base/text.h"
 #include "checkpoint/block_checksum.h"
 #include "hardware/machine_fingerprint.h"
 #include "oom/version.h"
 #include "plugin/build_stamp.h"
-#include "program/cost_fit.h"
-#include "program/resources.h"
+#include "program/kind_observations.h"
 #include "runtime/device_costs.h"
 #include "runtime/geometry.h"
 #include "runtime/machine_rates.h"
@@ -27,39 +24,6 @@ namespace {
 
 constexpr int kLeastUnitLayers = 4;
 constexpr int64_t kLeastSequence = 64;
-
-// Seconds of one stage over the recorded steps, the middle one of them.
-double typical_seconds(const ShortRun& run, size_t stage) {
-  std::vector<double> seconds;
-  for (const std::vector<StageTime>& step : run.stages) seconds.push_back(step[stage].seconds());
-  std::nth_element(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2), seconds.end());
-  return seconds[seconds.size() / 2];
-}
-
-using Observations = std::map<std::string, std::vector<program::CostObservation>>;
-
-// Which kinds of stages draw on shared resources: those are what rates are for. Copies to peers are slower beside products than the rate of their link alone.
-std::vector<bool> sharing_kinds(const Program& program, const CostTable& rates) {
-  const program::Resources resources(program, rates);
-  std::vector<bool> shares(program.kinds.size(), false);
-  for (const Stage& stage : program.stages) {
-    for (const program::Draw& draw : resources.draws_of(stage)) shares[static_cast<size_t>(stage.kind)] = shares[static_cast<size_t>(stage.kind)] || resources.is_shared(draw.resource);
-  }
-  return shares;
-}
-
-void observe(const ShortRun& run, const CostTable& rates, Observations& kinds) {
-  const Program& program = run.planned.program;
-  const std::vector<bool> shares = sharing_kinds(program, rates);
-  for (size_t id = 0; id < program.stages.size(); ++id) {
-    const Stage& stage = program.stages[id];
-    // A collective's members wait for each other: their times are not their own.
-    if (shares[static_cast<size_t>(stage.kind)] || stage.collective != kNone || is_pool_lane(stage.lane.lane)) continue;
-    kinds[program.kinds[static_cast<size_t>(stage.kind)]].push_back({.arithmetic = arithmetic_seconds(stage.cost, rates), .traffic = traffic_seconds(stage.cost, rates),
-                                                                     .tokens = stage.cost.tokens, .sequence_length = stage.cost.sequence_length, .bytes = stage.cost.bytes,
-                                                                     .parameters = stage.cost.parameters, .seconds = typical_seconds(run, id)});
-  }
-}
 
 // Batch and sequence length vary apart, so that what grows with tokens and what grows with their context can be told from each other.
 std::vector<std::vector<std::string>> shapes_of(const config::Config& config, int ranks) {
@@ -85,9 +49,8 @@ class StrategyRuns {
     all.insert(all.end(), more.begin(), more.end());
     try {
       const ShortRun run = run_briefly(config_path_, all, {.warm_up = 1, .measured = 3, .record_stages = true});
-      log_info("calibrate: ", experts_, ", ", unit_, " layers, ", run.planned.plan.workload.global_batch, " x ", run.planned.plan.workload.sequence_length, " tokens: ", run.step_seconds,
-               " s a step, predicted ", run.planned.simulation.step_seconds);
-      observe(run, rates_, observations_);
+      log_info("calibrate: ", experts_, ", ", unit_, " layers, ", run.planned.plan.workload.global_batch, " x ", run.planned.plan.workload.sequence_length, " tokens: ", run.step_seconds, " s a step");
+      observations_.add(run.planned.program, run.stages, rates_);
       return true;
     } catch (const BudgetError& error) {
       fault_ = error.what();
@@ -107,9 +70,7 @@ class StrategyRuns {
   }
 
   plan::CalibrationProfile profile(const ModelDescription& model, ElementType compute) const {
-    plan::CalibrationProfile profile{.geometry = geometry_of(model), .experts = experts_, .compute = compute, .kinds = {}};
-    for (const auto& [kind, seen] : observations_) profile.kinds[kind] = program::fit_kind_cost(seen);
-    return profile;
+    return {.geometry = geometry_of(model), .experts = experts_, .compute = compute, .kinds = observations_.fits(), .analytic_factor = observations_.analytic_factor()};
   }
   bool empty() const { return observations_.empty(); }
   const std::string& fault() const { return fault_; }
@@ -120,7 +81,7 @@ class StrategyRuns {
   std::string experts_;
   int unit_;
   const CostTable& rates_;
-  Observations observations_;
+  program::KindObservations observations_;
   std::string fault_;
 };
 
@@ -202,18 +163,6 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
   return known;
 }
 
-std::vector<std::string> analytic_kinds(const Program& program, const CostTable& costs) {
-  const std::vector<bool> shares = sharing_kinds(program, costs);
-  std::set<std::string> kinds;
-  for (const Stage& stage : program.stages) {
-    const std::string& kind = program.kinds[static_cast<size_t>(stage.kind)];
-    if (shares[static_cast<size_t>(stage.kind)] || costs.kinds.contains(kind)) continue;
-    const Demand demand = demand_of(program, stage, costs);
-    if (demand.fixed_seconds + demand.compute_seconds > 0) kinds.insert(kind);
-  }
-  return {kinds.begin(), kinds.end()};
-}
-
 std::string machine_of(const Session& session) {
   return hardware::machine_fingerprint(session.device() == DeviceKind::kCuda ? hardware::list_gpus() : hardware::GpuList{}, hardware::Topology::detect());
 }
@@ -268,7 +217,10 @@ PlanningCosts::PlanningCosts(Session& session, plan::Calibration calibration, st
 CostTable PlanningCosts::of(const std::string& experts) const {
   if (path_.empty()) return analytic_costs(session_.device());
   CostTable costs = calibration_.rates;
-  if (const plan::CalibrationProfile* profile = calibration_.find(geometry_of(session_.model().description), experts, compute_of(session_.config()))) costs.kinds = profile->kinds;
+  if (const plan::CalibrationProfile* profile = calibration_.find(geometry_of(session_.model().description), experts, compute_of(session_.config()))) {
+    costs.kinds = profile->kinds;
+    costs.analytic_factor = profile->analytic_factor;
+  }
   return costs;
 }
 

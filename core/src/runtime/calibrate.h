@@ -27,9 +27,6 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
 /// on another machine, device or with other versions.
 std::vector<std::string> uncalibrated(Session& session, const plan::Calibration& known);
 
-/// Kinds of stages of a program that take time of their own and of which `costs` measured nothing, in alphabetical order.
-std::vector<std::string> analytic_kinds(const Program& program, const CostTable& costs);
-
 /// Where this machine's calibration is kept: $XDG_CACHE_HOME/oom or ~/.cache/oom, calibration-<hash of the machine>.toml.
 std::string cached_calibration_path(const std::string& machine);
 

@@ -105,7 +105,8 @@ ShortRuns::Result PathRuns::run(size_t candidate, int layers, const LayerMix& mi
   const Plan& plan = candidates_.at(candidate).plan;
   const ShortPlan cut(session_, plan, layers, mix);
   ShortRun run = run_briefly(session_.config().path(), cut.overrides());
-  log_info("compare: ", plan.experts, ", ", layers, " layers, ", mix.resident, " resident: ", run.step_seconds, " s a step, predicted ", run.planned.simulation.step_seconds);
+  log_info("compare: ", plan.experts, ", ", layers, " layers, ", mix.resident, " resident: ", run.step_seconds, " s a step, predicted ",
+           simulate_plan(run.planned.plan, run.planned.program, session_.costs(plan.experts)).step_seconds);
   return {run.step_seconds, std::move(run.gpu_peak_bytes)};
 }
 

@@ -339,13 +339,23 @@ class Search {
     best_.reset();
     fill(with_chunk(trials_[before].plan, chunk));
     if (best_ && best_seconds() < *trials_[before].figures.step_seconds * kNearChunk) vary_deferral();
-    if (!best_ || *trials_[before].figures.step_seconds <= best_seconds()) best_ = before;
+    if (!best_ || !is_surely_faster(before)) best_ = before;
   }
+
+  /// Whether the best plan is faster than a trial of other slices by more than costs leave in doubt.
+  bool is_surely_faster(size_t than) const { return best_seconds() < *trials_[than].figures.step_seconds * (1 - session_.costs_doubt()); }
 
   std::vector<Settings> policies() const {
     std::vector<Settings> tables{configured_.settings.at(configured_.activations)};
     for (const Plan& plan : session_.activations(configured_.activations).alternatives(model_, configured_)) tables.push_back(plan.settings.at(plan.activations));
     return tables;
+  }
+
+  /// A plan of other slices or policies than the best one's.
+  void fill_otherwise(const Plan& plan) {
+    const size_t before = *best_;
+    fill(plan);
+    if (*best_ != before && !is_surely_faster(before)) best_ = before;
   }
 
   /// What the activation strategy finds for a plan with its state placed.
@@ -363,7 +373,7 @@ class Search {
     for (const Plan& placed : from) {
       if (!may_go_on()) return;
       for (const Plan& plan : proposed(placed)) {
-        if (may_go_on()) fill(plan);
+        if (may_go_on()) fill_otherwise(plan);
       }
     }
   }
@@ -376,7 +386,7 @@ class Search {
       if (plan.settings.at(plan.activations) == table || hopeless_.contains(table)) continue;
       plan.settings[plan.activations] = table;
       const size_t first = trials_.size();
-      fill(plan);
+      fill_otherwise(plan);
       const auto is_near = [&](const Trial& trial) { return trial.fits && *trial.figures.step_seconds < best_seconds() * kNear; };
       if (std::none_of(trials_.begin() + static_cast<std::ptrdiff_t>(first), trials_.end(), is_near)) hopeless_.insert(table);
     }
@@ -504,7 +514,10 @@ class Search {
         const Trial& trial = trials_[at];
         return std::tuple(gpu_spare_bytes(trial.figures, budgets_), trial.plan.cached_weights, host_spare_bytes(trial.figures, budgets_));
       };
+      // Where costs leave other slices in doubt, a tie by these costs is none.
+      const bool any_slices = session_.costs_doubt() == 0;
       for (size_t at = 0; at < trials_.size(); ++at) {
+        if (!any_slices && trials_[at].plan.settings != best().plan.settings) continue;
         if (trials_[at].fits && *trials_[at].figures.step_seconds <= enough && headroom(at) > headroom(chosen)) chosen = at;
       }
     }

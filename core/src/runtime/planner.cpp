@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "oom/log.h"
 #include "plugin/plugin_guard.h"
+#include "program/kind_observations.h"
 #include "runtime/base_plan.h"
 #include "runtime/calibrate.h"
 #include "runtime/nearest_plan.h"
@@ -68,9 +69,10 @@ PlanAnswer refuse(Session& session, const PlanCandidate& candidate, const Budget
 void tell_analytic_kinds(Session& session, const PlannedRun& run) {
   if (run.calibration == kAnalyticCosts) return;
   const CostTable costs = session.costs(run.plan.experts);
-  const std::vector<std::string> kinds = analytic_kinds(run.program, costs);
+  const std::vector<std::string> kinds = program::analytic_kinds(run.program, costs);
   if (kinds.empty()) return;
-  const std::string text = cat("plan: of ", run.calibration, " come the costs of what it measured; priced analytically: ", base::join(kinds, ", "), ". oom calibrate measures this model");
+  const std::string text = cat("plan: of ", run.calibration, " come the costs of what it measured; priced analytically: ", base::join(kinds, ", "),
+                               costs.analytic_factor != 1 ? cat(" (times ", costs.analytic_factor, ", as what was measured took)") : std::string(), ". oom calibrate measures this model");
   costs.kinds.empty() ? log_warn(text) : log_info(text);
 }
 
@@ -126,8 +128,9 @@ void measure_costs(Session& session) {
   const std::vector<std::string> unknown = uncalibrated(session, session.calibration());
   if (unknown.empty()) return;
   constexpr const char* kOrigin = "short runs of this comparison";
+  constexpr double kDoubt = 0.1;  // kernels are that much slower on small slices, and more
   log_info("compare: nothing is calibrated for ", base::join(unknown, " and "), " with this model: the search goes over ", kOrigin, " (oom calibrate runs more, once for all comparisons)");
-  session.calibrate_with(calibrate(session.config().path(), session.overrides(), session.calibration(), CalibrationExtent::kOneRun), kOrigin);
+  session.calibrate_with(calibrate(session.config().path(), session.overrides(), session.calibration(), CalibrationExtent::kOneRun), kOrigin, kDoubt);
 }
 
 std::vector<Path> plan_paths(Session& session, const Plan& base, const Budgets& budgets) {

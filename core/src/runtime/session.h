@@ -80,8 +80,10 @@ class Session {
   std::string costs_checksum();
   /// What was measured for them; empty: nothing.
   const plan::Calibration& calibration();
-  /// Plans with this calibration instead of a file's; `origin` says where it comes from. Before anything is planned.
-  void calibrate_with(const plan::Calibration& calibration, const std::string& origin);
+  /// Plans with this calibration instead of a file's; `origin` says where it comes from. Costs of one size of slices do not tell what other sizes take: `doubt` is the part of a step
+  /// that a search must gain by other slices and policies than the ones configured.
+  void calibrate_with(const plan::Calibration& calibration, const std::string& origin, double doubt = 0);
+  double costs_doubt() const { return costs_doubt_; }
   /// What is known of this session's plans, whatever their budgets.
   PlanJudge& judge();
   /// The expert strategies to plan for: the one named, or every usable one when "auto".
@@ -95,6 +97,7 @@ class Session {
   std::unique_ptr<config::Config> config_;
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<PlanningCosts> costs_;
+  double costs_doubt_ = 0;
   std::unique_ptr<PlanJudge> judge_;
   DeviceKind device_ = DeviceKind::kCpu;
   int ranks_ = 1;

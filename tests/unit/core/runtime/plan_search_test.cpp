@@ -11,10 +11,12 @@
 #include "base/file.h"
 #include "planner_fixture.h"
 #include "plan/calibration_file.h"
+#include "program/kind_observations.h"
 #include "program/verifier.h"
 #include "runtime/base_plan.h"
 #include "runtime/calibrate.h"
 #include "runtime/deferral.h"
+#include "runtime/geometry.h"
 #include "runtime/plan_explanation.h"
 #include "runtime/residency.h"
 
@@ -355,6 +357,63 @@ TEST_F(PlanSearch, SketchesTakeWhatTheProgramTakes) {
 }
 
 // A choice that another strategy would make otherwise is told by its own keys.
+// On the CPU device, where nothing is calibrated: costs come of one run of the plan as configured, whose stages took three times what the device's rates say.
+class ShortRunCosts : public Planner {
+ protected:
+  static plan::Calibration costs_of(const std::string& config, const std::string& experts) {
+    Session session(config, {cat("engine.experts=", experts)});
+    const PlanAnswer configured = find_plan(session, Purpose::kPlanOnly);
+    const Program& program = configured.run->program;
+    const CostTable rates = session.costs(experts);
+    std::vector<StageTime> times;
+    for (const Stage& stage : program.stages) {
+      // Experts are priced as if every row came to one rank, and routers' few operations take many times what they say.
+      const std::string& kind = program.kinds[stage.kind];
+      const double ratio = kind.starts_with("experts") ? 0.5 : kind.starts_with("router") ? 20 : 3;
+      times.push_back({.start = 0, .end = ratio * solo_seconds(program, stage, rates)});
+    }
+    program::KindObservations seen;
+    seen.add(program, std::vector<std::vector<StageTime>>{times}, rates);
+    plan::Calibration calibration{.machine = machine_of(session), .versions = calibrated_versions(), .device = DeviceKind::kCpu, .rates = rates, .profiles = {}};
+    calibration.put({.geometry = geometry_of(session.model().description), .experts = experts, .compute = ElementType::kBfloat16, .kinds = seen.fits(), .analytic_factor = seen.analytic_factor()});
+    return calibration;
+  }
+  std::string config() const { return (folder_ / "run.toml").string(); }
+};
+
+TEST_F(ShortRunCosts, APlanIsNotFasterForItsKindsNotBeingMeasured) {
+  for (const char* experts : {"ep", "local"}) {
+    const plan::Calibration calibration = costs_of(config(), experts);
+    const auto seconds = [&](std::vector<std::string> overrides, bool measured) {
+      overrides.push_back(cat("engine.experts=", experts));
+      Session session(config(), overrides);
+      session.calibrate_with(calibration, "a short run");
+      const PlanAnswer answer = find_plan(session, Purpose::kPlanOnly);
+      EXPECT_EQ(program::analytic_kinds(answer.run->program, session.costs(experts)).empty(), measured) << experts;
+      return answer.run->simulation.step_seconds;
+    };
+    const double uncut = seconds({}, true);
+    EXPECT_GE(seconds({"offload.attention_head_group=1"}, false), uncut) << experts;
+    EXPECT_GE(seconds({"offload.attention_head_group=1", "offload.keep_attention=all", "offload.sub_batch=1"}, false), uncut) << experts;
+  }
+}
+
+TEST_F(ShortRunCosts, WhereAllFitsSlicesStayAsConfigured) {
+  // The file leaves the activation strategy no choice; this one leaves it all.
+  std::string text = base::read_text_file(config(), 1 << 20);
+  text.replace(text.find(kWhole), std::string(kWhole).size(), "");
+  oom::testing::write_file(folder_ / "open.toml", text);
+  const std::string open = (folder_ / "open.toml").string();
+  for (const char* experts : {"ep", "local"}) {
+    Session session(open, {cat("engine.experts=", experts)});
+    session.calibrate_with(costs_of(config(), experts), "a short run", /*doubt=*/0.1);
+    Plan configured = base_plan(session, read_machine(session.device(), session.ranks()), Purpose::kPlanOnly);
+    configured.experts = experts;
+    configure_strategies(session, configured);
+    EXPECT_EQ(find_plan(session, Purpose::kPlanOnly).run->plan.settings, configured.settings) << experts;
+  }
+}
+
 TEST_F(PlanSearch, DifferencesAreNamedByKey) {
   Plan one, other;
   EXPECT_THAT(describe_difference(one, other), IsEmpty());
