@@ -14,6 +14,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "oom/stage.h"
 
@@ -33,6 +34,13 @@ struct KindCost {
   double per_parameter = 0;
 };
 
+/// At its power limit a GPU lowers its clock: compute stages are faster where it also stands still. `seconds`: what they take when the compute lane was
+/// busy for `share` of the last moments (ComputeClock, program/compute_clock.h), as a share of what they take when it always is.
+struct ClockPoint {
+  double share = 1;
+  double seconds = 1;
+};
+
 /// Rates in units a second. The defaults are those of two H200 beside one NUMA node, as measured.
 struct CostTable {
   double gemm_flops = 650e12;
@@ -48,7 +56,8 @@ struct CostTable {
   double update_parameters = 5.05e9;
   double convert_parameters = 10e9;  // estimated: seven cores at what one core converts out of DRAM
   double peer_bytes = 270e9;
-  std::map<std::string, KindCost> kinds;  // by name of kind
+  std::vector<ClockPoint> clock;  // by rising share, linear in between; empty: the share makes no difference
+  std::map<std::string, KindCost> kinds;  // by name of kind, for a GPU that always computes
   double analytic_factor = 1;  // what work of compute lanes takes of kinds that are not among these, to what the rates above say of it
 };
 

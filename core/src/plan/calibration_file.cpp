@@ -64,6 +64,18 @@ double read_cost(const TomlValue& table, const std::string& where, const char* k
   return value;
 }
 
+std::vector<ClockPoint> read_clock(const TomlValue& rates) {
+  const std::vector<double> shares = rates.get_numbers("clock_shares"), seconds = rates.get_numbers("clock_seconds");
+  if (shares.size() != seconds.size()) refuse(rates.get("clock_seconds"), "rates.clock_seconds", cat("must be as many as rates.clock_shares, ", shares.size()));
+  std::vector<ClockPoint> clock;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    if (!(shares[i] > (i > 0 ? shares[i - 1] : 0) && shares[i] <= 1)) refuse(rates.get("clock_shares"), "rates.clock_shares", "must rise from above 0 to at most 1");
+    if (!(seconds[i] >= 0.1 && seconds[i] <= 10)) refuse(rates.get("clock_seconds"), "rates.clock_seconds", "must be from 0.1 to 10");
+    clock.push_back({.share = shares[i], .seconds = seconds[i]});
+  }
+  return clock;
+}
+
 template <typename Choice>
 Choice read_word(const TomlValue& table, const char* key, const char* first, Choice is_first, const char* second, Choice is_second) {
   const std::string& word = table.get_text(key);
@@ -108,6 +120,15 @@ std::string calibration_toml(const Calibration& calibration) {
   root.set("device", calibration.device == DeviceKind::kCuda ? "cuda" : "cpu");
   TomlValue& rates = root.table("rates");
   for (const Rate& rate : kRates) rates.set(rate.key, calibration.rates.*rate.value);
+  if (!calibration.rates.clock.empty()) {
+    TomlValue shares{TomlValue::Array{}}, seconds{TomlValue::Array{}};
+    for (const ClockPoint& point : calibration.rates.clock) {
+      shares.append(point.share);
+      seconds.append(point.seconds);
+    }
+    rates.set("clock_shares", std::move(shares));
+    rates.set("clock_seconds", std::move(seconds));
+  }
   TomlValue profiles{TomlValue::Array{}};
   for (const CalibrationProfile& profile : calibration.profiles) {
     TomlValue table;
@@ -125,7 +146,8 @@ std::string calibration_toml(const Calibration& calibration) {
     profiles.append(std::move(table));
   }
   root.set("profile", std::move(profiles));
-  return cat("# Written by oom calibrate. Rates are units a second. A kind takes the sum of its terms in seconds: per_arithmetic and per_traffic times what its FLOPs and\n",
+  return cat("# Written by oom calibrate. Rates are units a second. A GPU that computes for a share of the time (clock_shares) takes clock_seconds times\n",
+             "# what a kind takes on one that always computes. That is the sum of the kind's terms in seconds: per_arithmetic and per_traffic times what its FLOPs and\n",
              "# its bytes of GPU memory take at those rates, fixed, per_token tokens, per_token_context tokens x sequence length, per_byte bytes, per_parameter parameters. A kind\n",
              "# that a profile does not hold takes on compute lanes analytic_factor times what the rates say.\n",
              config::write_toml(root));
@@ -141,8 +163,11 @@ Calibration read_calibration(const TomlValue& root) {
   Calibration calibration{.machine = root.get_text("machine"), .versions = root.get_text("versions"), .device = read_word(root, "device", "cuda", DeviceKind::kCuda, "cpu", DeviceKind::kCpu),
                           .rates = {}, .profiles = {}};
   const TomlValue& rates = root.get_table("rates");
-  check_keys(rates, "rates.", keys_of(kRates));
+  std::vector<std::string> known = keys_of(kRates);
+  known.insert(known.end(), {"clock_shares", "clock_seconds"});
+  check_keys(rates, "rates.", known);
   for (const Rate& rate : kRates) calibration.rates.*rate.value = read_cost(rates, "rates.", rate.key, 1e-6);
+  if (rates.find("clock_shares")) calibration.rates.clock = read_clock(rates);
   if (root.find("profile")) {
     for (const TomlValue& profile : root.get_array("profile")) {
       if (!profile.is(TomlValue::Kind::kTable)) refuse(profile, "profile", "must be tables");

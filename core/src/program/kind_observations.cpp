@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "program/compute_clock.h"
+#include "program/lane_order.h"
 #include "program/resources.h"
 
 namespace oom::program {
@@ -32,15 +34,36 @@ double analytic_seconds(const Program& program, const Stage& stage, const CostTa
   return demand.fixed_seconds + demand.compute_seconds;
 }
 
+// By stage, what the clock made of its seconds: when each rank computed in `times` says how busy it had been.
+std::vector<double> clock_shares(const Program& program, const std::vector<StageTime>& times, const CostTable& rates) {
+  std::vector<double> shares(program.stages.size(), 1);
+  if (rates.clock.empty()) return shares;
+  const LaneOrder lanes(program);
+  for (int rank = 0; rank < program.ranks; ++rank) {
+    const std::vector<StageId>& stages = lanes.stages[lane_index(program, {Lane::kCompute, rank})];
+    ComputeClock clock;
+    for (int step = 0; step < 2; ++step) {  // once for what a step finds
+      for (size_t i = 0; i < stages.size(); ++i) {
+        const StageTime& time = times[stages[i]];
+        if (i > 0) clock.advance(std::max(0.0, time.start - times[stages[i - 1]].end), false);
+        shares[stages[i]] = clock.seconds(rates, time.seconds());
+        clock.advance(time.seconds(), true);
+      }
+    }
+  }
+  return shares;
+}
+
 }  // namespace
 
 void KindObservations::add(const Program& program, std::span<const std::vector<StageTime>> steps, const CostTable& rates) {
   OOM_CHECK(!steps.empty() && rates.kinds.empty(), "observations need steps, and rates alone to compare with");
   const std::vector<bool> shares = sharing_kinds(program, rates);
+  const std::vector<double> clock = clock_shares(program, steps.back(), rates);
   for (size_t id = 0; id < program.stages.size(); ++id) {
     const Stage& stage = program.stages[id];
     if (shares[static_cast<size_t>(stage.kind)] || stage.collective != kNone || is_pool_lane(stage.lane.lane)) continue;
-    const double seconds = typical_seconds(steps, id);
+    const double seconds = typical_seconds(steps, id) / clock[id];
     Kind& kind = kinds_[program.kinds[static_cast<size_t>(stage.kind)]];
     kind.stages.push_back({.arithmetic = arithmetic_seconds(stage.cost, rates), .traffic = traffic_seconds(stage.cost, rates), .tokens = stage.cost.tokens,
                            .sequence_length = stage.cost.sequence_length, .bytes = stage.cost.bytes, .parameters = stage.cost.parameters, .seconds = seconds});

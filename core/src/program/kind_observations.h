@@ -15,7 +15,8 @@ namespace oom::program {
 /// Kinds that draw on shared resources are not observed: those are what rates are for. Nor are pools' work and collectives, whose members wait for each other.
 class KindObservations {
  public:
-  /// `steps` holds the times of the program's stages, by StageId, of each step that was recorded; a stage's middle one counts. `rates` are the machine's, without kinds.
+  /// `steps` holds the times of the program's stages, by StageId, of each step that was recorded; a stage's middle one counts, as it would have been on a
+  /// GPU that always computes (CostTable::clock). `rates` are the machine's, without kinds.
   void add(const Program& program, std::span<const std::vector<StageTime>> steps, const CostTable& rates);
   bool empty() const { return kinds_.empty(); }
   /// A fit for each kind seen.

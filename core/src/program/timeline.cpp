@@ -6,9 +6,9 @@
 namespace oom::program {
 
 Timeline::Timeline(const Program& program, const CostTable& table, SimulationOptions options, int steps)
-    : program_(program), options_(options), lanes_(program), resources_(program, table), shares_(resources_.capacities()),
+    : program_(program), table_(table), options_(options), lanes_(program), resources_(program, table), shares_(resources_.capacities()),
       count_(static_cast<int>(program.stages.size())), steps_(steps), members_(program.collectives.size()),
-      arrived_(program.collectives.size() * static_cast<size_t>(steps), 0), taken_sm_(static_cast<size_t>(program.ranks), 0) {
+      arrived_(program.collectives.size() * static_cast<size_t>(steps), 0), taken_sm_(static_cast<size_t>(program.ranks), 0), clocks_(static_cast<size_t>(program.ranks)), computes_(static_cast<size_t>(program.ranks), 0) {
   for (int id = 0; id < count_; ++id) {
     const Stage& stage = program.stages[id];
     const Demand demand = demand_of(program, stage, table);
@@ -150,7 +150,7 @@ void Timeline::set_speeds() {
     const Stage& stage = program_.stages[stage_of(active.instance)];
     const Work& work = work_[stage_of(active.instance)];
     double compute = work.compute;
-    if (stage.lane.lane == Lane::kCompute) compute /= std::max(0.05, 1 - taken_sm_[stage.rank]);
+    if (stage.lane.lane == Lane::kCompute) compute *= clocks_[stage.rank].seconds(table_, active.remaining * compute) / std::max(0.05, 1 - taken_sm_[stage.rank]);
     active.flow.limit = 1 / std::max({compute, work.alone, 1e-15});
     active.flow.speed = active.flow.limit;
     if (active.flow.draw_count > 0) flows_.push_back(&active.flow);
@@ -160,12 +160,23 @@ void Timeline::set_speeds() {
   speeds_stale_ = false;
 }
 
+void Timeline::pass(double seconds) {
+  now_ += seconds;
+  if (table_.clock.empty()) return;
+  std::fill(computes_.begin(), computes_.end(), 0);
+  for (const Active& active : active_) {
+    const Stage& stage = program_.stages[stage_of(active.instance)];
+    if (stage.lane.lane == Lane::kCompute) computes_[stage.rank] = 1;
+  }
+  for (size_t rank = 0; rank < clocks_.size(); ++rank) clocks_[rank].advance(seconds, computes_[rank] != 0);
+}
+
 // Goes to the next moment at which a phase ends.
 void Timeline::step_clock() {
   if (speeds_stale_) set_speeds();
   double wait = std::numeric_limits<double>::infinity();
   for (const Active& active : active_) wait = std::min(wait, active.remaining / active.flow.speed);
-  now_ += wait;
+  pass(wait);
   const double slack = 1e-12 * std::max(1.0, now_);
   std::vector<int> done;
   size_t kept = 0;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "oom/simulator.h"
+#include "program/compute_clock.h"
 #include "program/fair_shares.h"
 #include "program/lane_order.h"
 #include "program/resources.h"
@@ -49,9 +50,11 @@ class Timeline {
   void launch_satisfied(int instance, int cause);
   void advance_thread(int rank, int cause);
   void set_speeds();
+  void pass(double seconds);
   void step_clock();
 
   const Program& program_;
+  const CostTable& table_;
   SimulationOptions options_;
   LaneOrder lanes_;
   Resources resources_;
@@ -73,6 +76,8 @@ class Timeline {
   std::vector<double> work_begin_;
   std::vector<Active> active_;
   std::vector<double> taken_sm_;                 // [rank]
+  std::vector<ComputeClock> clocks_;             // [rank]
+  std::vector<char> computes_;                   // [rank]
   std::vector<Flow*> flows_;
   std::vector<int> ready_;                       // started at this moment, work not yet begun
   bool speeds_stale_ = true;

@@ -18,7 +18,7 @@ struct PoolRates {
 std::vector<PoolRates> measure_pools(const hardware::CorePlan& cores);
 
 /// Rates of links, host memory and the CPU's optimizer, alone and under load; where NUMA nodes differ, those of the slowest; those of GEMMs and kernels stay analytic (kinds of stages are fitted
-/// instead). Takes a few seconds and at most 2 GiB. Throws DeviceError.
+/// instead), but for how a GPU's clock falls with the share of time in which it computes. Takes a few seconds and at most 2 GiB. Throws DeviceError.
 CostTable measure_machine_rates(const Machine& machine, DeviceKind device, int ranks);
 
 }  // namespace oom::runtime

@@ -54,6 +54,19 @@ TEST(KindObservations, WhatWasNotSeenTakesAsMuchMoreAsTheDearerKindsThatMatter) 
   EXPECT_THAT(analytic_kinds(program, costs), ElementsAre("unseen"));
 }
 
+TEST(KindObservations, WhatRanAfterAPauseIsPricedAsOnAGpuThatAlwaysComputes) {
+  CostTable clocked = rates();
+  clocked.clock = {{.share = 0.25, .seconds = 0.8}, {.share = 1, .seconds = 1}};
+  // A millisecond of work after a pause ran at the clock of a GPU that hardly computes.
+  const Program both = program_of({{"busy", 1}, {"after pauses", 0.001}});
+  KindObservations observations;
+  observations.add(both, std::vector<std::vector<StageTime>>{{{.start = 0, .end = 1}, {.start = 2, .end = 2.001}}}, clocked);
+  CostTable costs = clocked;
+  costs.kinds = observations.fits();
+  EXPECT_NEAR(solo_seconds(both, both.stages[0], costs), 1, 1e-6) << "half a second in, the pause before it is forgotten";
+  EXPECT_NEAR(solo_seconds(both, both.stages[1], costs), 0.001 / 0.8, 1e-6);
+}
+
 TEST(KindObservations, NothingSeenChangesNothing) {
   EXPECT_TRUE(KindObservations().empty());
   EXPECT_EQ(KindObservations().analytic_factor(), 1);

@@ -54,6 +54,33 @@ Rates rates_of(Traffic traffic) {
   return rates;
 }
 
+// A second of compute stages of 10 ms each, and before each of them a copy that it waits for and that waits for the one before.
+double step_of(double copy_seconds, const CostTable& table) {
+  ProgramBuilder builder({0}, 1);
+  const int parts = 100;
+  StageId first = kNone, last = kNone;
+  for (int part = 0; part < parts; ++part) {
+    const StageId copy = builder.emit({.kind = "in", .lane = {Lane::kH2d, 0}, .cost = {.h2d_bytes = std::max(1.0, copy_seconds / parts * table.h2d_bytes)}});
+    first = part == 0 ? copy : first;
+    if (last != kNone) builder.add_order(last, copy, 0);
+    last = builder.emit({.kind = "gemm", .lane = {Lane::kCompute, 0}, .cost = {.gemm_flops = 0.01 * table.gemm_flops}});
+    builder.add_order(copy, last, 0);
+  }
+  builder.add_order(last, first, 1);
+  return simulate(std::move(builder).build().program, table).step_seconds;
+}
+
+TEST(Simulator, AGpuThatComputesLessOfTheTimeComputesFaster) {
+  CostTable table;
+  table.clock = {{.share = 0.25, .seconds = 0.85}, {.share = 0.75, .seconds = 0.9}, {.share = 1, .seconds = 1}};
+  EXPECT_NEAR(step_of(0, table), 1, 1e-4) << "it always computes: the price that kinds have";
+  EXPECT_NEAR(step_of(0, CostTable{}), 1, 1e-4);
+  // Half of the time, of which the lane remembers 30 ms: halfway between the first two points.
+  EXPECT_NEAR(step_of(0.875, table), 0.875 + 0.875, 0.003);
+  EXPECT_NEAR(step_of(9, table), 9 + 0.85, 0.003) << "below the first point nothing changes";
+  EXPECT_NEAR(step_of(0.875, CostTable{}), 0.875 + 1, 1e-4) << "no clock, no difference";
+}
+
 TEST(CostTable, CopiesAndUpdatesMeetAsMeasured) {
   const double near = 0.06;
   EXPECT_NEAR(rates_of({.h2d = true}).h2d, 55e9, 55e9 * near);
