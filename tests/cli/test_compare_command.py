@@ -68,8 +68,31 @@ def test_one_path_needs_no_run(engine, workspace):
     assert "the only candidate that fits" in outcome.out and "compare:" not in outcome.err
 
 
-def test_nothing_fits(engine, workspace):
-    assert "budget" in engine.run("compare", deep(workspace, budget={"host": "1MiB"}), code=3).err.lower()
+class TestNothingIsMeasuredForWhatIsRefused:
+    """Neither the machine nor a short run, where nothing is calibrated: the refusal is all that is said."""
+
+    def refused(self, engine, config, code, *more):
+        message = engine.run("compare", config, *more, code=code).err
+        assert "calibrate: " not in message and "nothing is calibrated" not in message, message
+        return message
+
+    def test_budgets(self, engine, workspace):
+        assert "budget" in self.refused(engine, deep(workspace, budget={"host": "1MiB"}), 3).lower()
+
+    def test_budgets_that_a_short_run_would_keep(self, engine, workspace):
+        config = deep(workspace)
+        budget = engine.run("plan", config, "--json", "--set", "engine.experts=local", "--set", "model.layers=4").json["host"][0]["peak_bytes"]
+        self.refused(engine, config, 3, "--set", f"budget.host={budget}")
+
+    def test_settings(self, engine, workspace):
+        config = deep(workspace)
+        message = self.refused(engine, config, 2, "--set", "offload.keep_attention=[77]")
+        assert "keep_attention" in message
+
+    def test_calibrate(self, engine, workspace):
+        config = workspace.config(engine={"experts": "ep", "ranks": 3}, train={"global_batch": 3})
+        message = engine.run("calibrate", config, code=2).err
+        assert "must divide" in message and "calibrate: " not in message
 
 
 class TestLayers:

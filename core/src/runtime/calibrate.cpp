@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "base/text.h"
@@ -37,7 +39,8 @@ std::vector<std::vector<std::string>> shapes_of(const config::Config& config, in
 /// The short runs of one expert strategy, and what they showed.
 class StrategyRuns {
  public:
-  StrategyRuns(const std::string& config_path, const std::vector<std::string>& overrides, std::string experts, int unit, const CostTable& rates)
+  /// `rates` are asked for when a run has succeeded: nothing is measured for runs that cannot be.
+  StrategyRuns(const std::string& config_path, const std::vector<std::string>& overrides, std::string experts, int unit, const std::function<const CostTable&()>& rates)
       : config_path_(config_path), overrides_(overrides), experts_(std::move(experts)), unit_(unit), rates_(rates) {
     overrides_.push_back(cat("engine.experts=\"", experts_, "\""));
   }
@@ -50,12 +53,14 @@ class StrategyRuns {
     try {
       const ShortRun run = run_briefly(config_path_, all, {.warm_up = 1, .measured = 3, .record_stages = true});
       log_info("calibrate: ", experts_, ", ", unit_, " layers, ", run.planned.plan.workload.global_batch, " x ", run.planned.plan.workload.sequence_length, " tokens: ", run.step_seconds, " s a step");
-      observations_.add(run.planned.program, run.stages, rates_);
+      observations_.add(run.planned.program, run.stages, rates_());
       return true;
     } catch (const BudgetError& error) {
       fault_ = error.what();
+      refusal_ = std::current_exception();
     } catch (const ConfigError& error) {
       fault_ = error.what();
+      refusal_ = std::current_exception();
     }
     return false;
   }
@@ -74,15 +79,17 @@ class StrategyRuns {
   }
   bool empty() const { return observations_.empty(); }
   const std::string& fault() const { return fault_; }
+  std::exception_ptr refusal() const { return refusal_; }
 
  private:
   const std::string& config_path_;
   std::vector<std::string> overrides_;
   std::string experts_;
   int unit_;
-  const CostTable& rates_;
+  const std::function<const CostTable&()>& rates_;
   program::KindObservations observations_;
   std::string fault_;
+  std::exception_ptr refusal_;  // what the fault was thrown as
 };
 
 // Whether what was measured holds for the session's machine.
@@ -130,21 +137,27 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
   const std::vector<std::string> strategies = uncalibrated(session, known);
   const bool full = extent == CalibrationExtent::kFull, has_rates = serves(session, known);
   if (!has_rates) known = {.machine = machine_of(session), .versions = calibrated_versions(), .device = session.device(), .rates = {}, .profiles = {}};
-  if (!has_rates || (full && strategies == session.expert_candidates())) {
-    log_info("calibrate: ", known.machine);
-    known.rates = measure_machine_rates(machine, session.device(), session.ranks());
-  }
+  bool is_measured = has_rates && !(full && strategies == session.expert_candidates());
+  const std::function<const CostTable&()> rates = [&]() -> const CostTable& {
+    if (!is_measured) {
+      log_info("calibrate: ", known.machine);
+      known.rates = measure_machine_rates(machine, session.device(), session.ranks());
+    }
+    is_measured = true;
+    return known.rates;
+  };
 
   const ElementType compute = compute_of(session.config());
+  std::exception_ptr refusal;
   std::vector<std::string> left_out;
   for (const std::string& experts : strategies) {
-    StrategyRuns runs(config_path, overrides, experts, unit, known.rates);
+    StrategyRuns runs(config_path, overrides, experts, unit, rates);
     std::vector<std::string> missing;
     for (const std::vector<std::string>& shape : full ? shapes_of(session.config(), session.ranks()) : std::vector<std::vector<std::string>>{{}}) {
       if (!runs.run(shape)) missing.push_back(cat(shape.empty() ? "its batch and sequence length" : base::join(shape, ", "), ": ", runs.fault()));
     }
     if (runs.empty()) {
-      if (session.expert_candidates().size() == 1) throw BudgetError(runs.fault());
+      refusal = runs.refusal();
       left_out.push_back(cat("calibrate: ", experts, " was left out: ", runs.fault()));
       continue;
     }
@@ -156,10 +169,14 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
       known.put(runs.profile(model, compute));
     }
   }
-  // Where no strategy can run, planning says why, once.
-  if (full || left_out.size() < session.expert_candidates().size()) {
-    for (const std::string& each : left_out) log_warn(each);
+  if (left_out.size() == session.expert_candidates().size()) {
+    if (!full) return known;  // planning says why, once
+    left_out.pop_back();
+  } else {
+    refusal = nullptr;
   }
+  for (const std::string& each : left_out) log_warn(each);
+  if (refusal) std::rethrow_exception(refusal);
   return known;
 }
 

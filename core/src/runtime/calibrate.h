@@ -21,6 +21,7 @@ enum class CalibrationExtent {
 /// Measures the machine, then runs one unit of the configuration's model under each usable expert strategy of which `known` has no profile that serves: at its
 /// batch and sequence length, at half of either, and as the whole model's plan by what that showed would have it. Fits the kinds of stages. What `known` has of
 /// this machine and these versions stays; rates are measured again with a model's first profile. Prints what it does to the log.
+/// kFull throws what the last strategy was refused with where none can run.
 plan::Calibration calibrate(const std::string& config_path, const std::vector<std::string>& overrides, plan::Calibration known, CalibrationExtent extent = CalibrationExtent::kFull);
 
 /// The expert strategies that the session's configuration may plan for of which `known` has no profile: none of its geometry and compute type, or it was measured

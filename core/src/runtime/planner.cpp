@@ -123,16 +123,6 @@ void install_plan(Session& session, const PlannedRun& run) {
   }
 }
 
-// A search over analytic costs would configure paths for a machine that is not this one: where they are all there is, short runs come first.
-void measure_costs(Session& session) {
-  const std::vector<std::string> unknown = uncalibrated(session, session.calibration());
-  if (unknown.empty()) return;
-  constexpr const char* kOrigin = "short runs of this comparison";
-  constexpr double kDoubt = 0.1;  // kernels are that much slower on small slices, and more
-  log_info("compare: nothing is calibrated for ", base::join(unknown, " and "), " with this model: the search goes over ", kOrigin, " (oom calibrate runs more, once for all comparisons)");
-  session.calibrate_with(calibrate(session.config().path(), session.overrides(), session.calibration(), CalibrationExtent::kOneRun), kOrigin, kDoubt);
-}
-
 std::vector<Path> plan_paths(Session& session, const Plan& base, const Budgets& budgets) {
   const std::vector<std::string> names = session.expert_candidates();
   std::vector<Path> paths;
@@ -151,6 +141,32 @@ std::vector<Path> plan_paths(Session& session, const Plan& base, const Budgets& 
   }
   if (std::none_of(paths.begin(), paths.end(), [](const Path& path) { return path.candidate.has_value(); })) throw ConfigError(base::join(told, "\n"));
   return paths;
+}
+
+// Whether a plan of some strategy fits, whatever it costs.
+bool any_fits(Session& session, const Plan& base, const Budgets& budgets) {
+  for (const std::string& experts : session.expert_candidates()) {
+    Plan plan = base;
+    plan.experts = experts;
+    try {
+      configure_strategies(session, plan);
+      if (over_bytes(session.judge().account(plan), budgets) == 0) return true;
+    } catch (const ConfigError&) {
+      // Planning says so where no other strategy serves.
+    }
+  }
+  const std::vector<Path> paths = plan_paths(session, base, budgets);
+  return std::any_of(paths.begin(), paths.end(), [](const Path& path) { return path.candidate && path.candidate->fits(); });
+}
+
+// A search over analytic costs would configure paths for a machine that is not this one: where they are all there is, short runs come first. Not for what is refused anyway.
+void measure_costs(Session& session, const Plan& base, const Budgets& budgets) {
+  const std::vector<std::string> unknown = uncalibrated(session, session.calibration());
+  if (unknown.empty() || !any_fits(session, base, budgets)) return;
+  constexpr const char* kOrigin = "short runs of this comparison";
+  constexpr double kDoubt = 0.1;  // kernels are that much slower on small slices, and more
+  log_info("compare: nothing is calibrated for ", base::join(unknown, " and "), " with this model: the search goes over ", kOrigin, " (oom calibrate runs more, once for all comparisons)");
+  session.calibrate_with(calibrate(session.config().path(), session.overrides(), session.calibration(), CalibrationExtent::kOneRun), kOrigin, kDoubt);
 }
 
 // How the path's own search ended.
@@ -207,7 +223,7 @@ PlanAnswer answer_for(Session& session, Purpose purpose) {
   if (compares && purpose == Purpose::kTrain) {
     if (std::optional<PlanAnswer> installed = installed_plan(session, base, budgets)) return std::move(*installed);
   }
-  if (compares && session.expert_candidates().size() > 1) measure_costs(session);
+  if (compares && session.expert_candidates().size() > 1) measure_costs(session, base, budgets);
   std::vector<Path> paths = plan_paths(session, base, budgets);
   PlanAnswer answer = choose(session, paths, budgets, purpose);
   if (compares && answer.run && paths.size() > 1) install_plan(session, *answer.run);
