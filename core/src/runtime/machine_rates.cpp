@@ -1,8 +1,5 @@
 #include "runtime/machine_rates.h"
 
-#include <ATen/ops/mm.h>
-#include <ATen/ops/randn.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -16,6 +13,9 @@
 #include "memory/worker_pool.h"
 #include "optim/adamw.h"
 #include "runtime/device_costs.h"
+#if OOM_WITH_CUDA
+#include "runtime/gpu_clock.h"
+#endif
 
 namespace oom::runtime {
 namespace {
@@ -81,40 +81,6 @@ void measure_links(const hardware::GpuList& gpus, int ranks, CostTable& rates) {
   }
 }
 
-// Blocks of products with pauses between them, of one GPU: its power limit is its own.
-std::vector<ClockPoint> measure_clock(int gpu) {
-  constexpr double kShares[] = {0.25, 0.5, 0.75, 0.9, 1};
-  constexpr double kBlock = 0.02, kSeconds = 1;
-  const auto options = at::TensorOptions().device(at::kCUDA, static_cast<c10::DeviceIndex>(gpu)).dtype(at::kBFloat16);
-  const at::Tensor a = at::randn({8192, 4096}, options), b = at::randn({4096, 4096}, options);
-  at::Tensor product = at::mm(a, b);
-  const auto now = [] { return std::chrono::steady_clock::now(); };
-  const auto since = [&](auto start) { return std::chrono::duration<double>(now() - start).count(); };
-  const auto block_seconds = [&](int products) {
-    const auto start = now();
-    for (int i = 0; i < products; ++i) at::mm_out(product, a, b);
-    (void)product[0][0].item();  // waits for the GPU
-    return since(start);
-  };
-  (void)block_seconds(20);
-  const int products = std::max(1, static_cast<int>(kBlock / (block_seconds(20) / 20)));
-  std::vector<ClockPoint> clock;
-  for (double share : kShares) {
-    double seconds = 0;
-    int blocks = 0;
-    for (const auto start = now(); since(start) < kSeconds;) {
-      const bool settled = since(start) > kSeconds / 2;
-      const double block = block_seconds(products);
-      if (settled) seconds += block, ++blocks;
-      std::this_thread::sleep_for(std::chrono::duration<double>(block * (1 / share - 1)));
-    }
-    clock.push_back({share, seconds / blocks});
-  }
-  const double always = clock.back().seconds;
-  for (ClockPoint& point : clock) point.seconds /= always;
-  return clock;
-}
-
 }  // namespace
 
 std::vector<PoolRates> measure_pools(const hardware::CorePlan& cores) {
@@ -138,7 +104,9 @@ CostTable measure_machine_rates(const Machine& machine, DeviceKind device, int r
   }
   if (device == DeviceKind::kCuda) {
     measure_links(machine.gpus, ranks, rates);
-    if (!machine.gpus.gpus.empty()) rates.clock = measure_clock(machine.gpus.gpus[0].index);
+#if OOM_WITH_CUDA
+    if (!machine.gpus.gpus.empty()) rates.clock = measure_gpu_clock(machine.gpus.gpus[0].index);
+#endif
     return rates;
   }
   // The CPU device copies with one thread a lane.
