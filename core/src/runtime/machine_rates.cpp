@@ -21,6 +21,7 @@ namespace oom::runtime {
 namespace {
 
 constexpr double kGiga = 1e9;
+constexpr double kUpdateTraffic = 28;  // bytes a parameter: state read and written, a BF16 gradient read, a BF16 weight written
 constexpr int64_t kUpdatedParameters = int64_t{32} << 20;
 
 // Zeros at a 64-byte boundary, as state and weights lie, on the node whose threads touch them first.
@@ -99,6 +100,8 @@ CostTable measure_machine_rates(const Machine& machine, DeviceKind device, int r
   const std::vector<PoolRates> pools = measure_pools(cores);
   rates.update_parameters = std::ranges::min(pools, {}, &PoolRates::update_parameters).update_parameters;
   rates.convert_parameters = std::ranges::min(pools, {}, &PoolRates::convert_parameters).convert_parameters;
+  // Memory gives no less than AdamW moves, which on some machines is more than plain reads and copies reach.
+  rates.host_dram_bytes = std::max(rates.host_dram_bytes, kUpdateTraffic * rates.update_parameters);
   for (int node = 0; node < nodes && nodes > 1; ++node) {
     log_info("calibrate: NUMA node ", node, ": ", pools[node].update_parameters / kGiga, " G parameters/s updated, ", pools[node].convert_parameters / kGiga, " converted");
   }

@@ -16,5 +16,11 @@ TEST(MachineRates, PoolsOfEveryNodeAreTimed) {
   }
 }
 
+TEST(MachineRates, HostMemoryGivesWhatTheOptimizerWasSeenToMove) {
+  const CostTable rates = measure_machine_rates(read_machine(DeviceKind::kCpu, 1), DeviceKind::kCpu, 1);
+  EXPECT_GT(rates.update_parameters, 0);
+  EXPECT_GE(rates.host_dram_bytes, (24 + 2 + 2) * rates.update_parameters);
+}
+
 }  // namespace
 }  // namespace oom::runtime
