@@ -261,7 +261,8 @@ at::Tensor GroupedAttention::enter_backward(const at::Tensor& dnormed, const at:
 }
 
 SublayerCost GroupedAttention::cost(Pass pass, int64_t batch, int64_t length, int64_t element_bytes, const Slice& slice) const {
-  const double tokens = static_cast<double>(batch * length), element = static_cast<double>(element_bytes), rows = tokens * element;
+  const int64_t own = slice.axis == Axis::kSequence ? slice.end - slice.begin : length;
+  const double tokens = static_cast<double>(batch * own), element = static_cast<double>(element_bytes), rows = tokens * element;
   const double hidden = static_cast<double>(settings_.hidden), dim = static_cast<double>(settings_.head_dim);
   SublayerCost cost;
   if (pass == Pass::kProject || pass == Pass::kEnterBackward) {

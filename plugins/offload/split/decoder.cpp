@@ -47,7 +47,8 @@ void Decoder::emit_mixer_forward(int layer, Pass pass, const Delivery& ordinary,
     const std::vector<MixerPart> list = parts(plan, piece, length_);
     const MixerPart whole{piece.first, piece.count, {}, 0};
     if (pass != Pass::kForward && !kept.empty()) {
-      emitter_.emit_project(layer, ordinary, whole, x, kept, y);
+      // By the forward's products: of more or fewer rows, they would be rounded otherwise.
+      for (const MixerPart& part : plan.cut == MixerCut::kSequence ? list : std::vector{whole}) emitter_.emit_project(layer, ordinary, part, x, kept, y);
     } else if (plan.cut == MixerCut::kHeads) {
       AttentionResults results = kept;
       if (results.empty()) results = {emitter_.add_activation(cat("attention results layer ", layer), emitter_.keep_bytes(layer, piece.count), BufferClass::kResult), piece.first, piece.count};

@@ -9,6 +9,7 @@ namespace {
 using oom::testing::Factor;
 
 struct Grid {
+  const char* name;
   const char* family;
   std::vector<Factor> models;    // what is computed
   std::vector<Factor> policies;  // how
@@ -22,6 +23,7 @@ const Factor kSubBatch{{{}, {"offload.sub_batch=1"}}};
 const Factor kCap{{{"offload.regenerate_cap=1"}, {"offload.regenerate_cap=2"}, {"offload.regenerate_cap=3"}}};
 const Factor kBuffers{{{}, {"offload.buffers=2"}, {"offload.buffers=1"}}};
 const Factor kExecution{{{"engine.experts=local"}, {"engine.experts=local", "engine.ranks=2"}, {"engine.experts=ep", "engine.ranks=2", "ep.routing_chunk=20"}}};
+const Factor kManyRanks{{{"engine.experts=local", "engine.ranks=4"}, {"engine.experts=ep", "engine.ranks=4", "ep.routing_chunk=20"}}};
 const Factor kResident{{{}, {"state.resident=[1, 3]", "state.resident_ordinary=all"}}};
 const Factor kDocuments{{{}, {"data.documents=isolated"}}};
 const Factor kBoundaries{{{"offload.boundaries_on_gpu=[1, 4]"}, {"offload.keep_boundaries=1+1"}, {"offload.keep_boundaries=3+1", "offload.boundaries_on_gpu=[4]"},
@@ -30,16 +32,38 @@ const Factor kBoundaries{{{"offload.boundaries_on_gpu=[1, 4]"}, {"offload.keep_b
 const std::vector<Grid>& grids() {
   static const std::vector<Grid> all{
       {"qwen3_5_moe",
-       {kDocuments, {{{}, {"model.yarn_factor=2"}, {"model.yarn_factor=4"}, {"model.yarn_factor=8"}}}},
+       "qwen3_5_moe",
+       {{{{}, {"data.documents=isolated"}, {"model.yarn_factor=2", "data.documents=isolated"}, {"model.yarn_factor=4"}, {"model.yarn_factor=8", "data.documents=isolated"}}}},
        {kLongFeedForward, kHeads, kSubBatch, kCap, kBuffers, kExecution, kResident, kBoundaries,
         {{{}, {"offload.gdn_chunk=64"}, {"offload.gdn_chunk=128"}, {"offload.gdn_chunk=130"}}},
         {{{}, {"offload.keep_attention=all"}}}}},
       {"gemma4",
+       "gemma4",
        {kDocuments},
        {kFeedForward, kHeads, kSubBatch, kCap, kBuffers, kExecution, kResident, kBoundaries,
         {{{}, {"offload.attention_chunk=5"}, {"offload.attention_chunk=6"}, {"offload.attention_chunk=16"}}},
         {{{}, {"offload.attention_batch=48"}}},
-        {{{}, {"offload.keep_attention=all"}, {"offload.keep_attention=[0, 3]"}}}}}};
+        {{{}, {"offload.keep_attention=all"}, {"offload.keep_attention=[0, 3]"}}}}},
+      // Windows and stretched positions are together in this family alone.
+      {"mixtral",
+       "mixtral",
+       {{{{"model.yarn_factor=2", "data.documents=isolated"}, {"model.yarn_factor=4"}, {"model.yarn_factor=8", "data.documents=isolated"}}}},
+       {kFeedForward, kHeads, kExecution, {{{}, {"offload.attention_chunk=4"}, {"offload.attention_chunk=9"}}}, {{{}, {"offload.keep_attention=all"}}}}},
+      {"qwen3_5_moe_ranks",
+       "qwen3_5_moe",
+       {kDocuments},
+       {kManyRanks, kLongFeedForward, kHeads, kBoundaries, {{{}, {"offload.gdn_chunk=64"}}}, {{{}, {"offload.keep_attention=all"}}}}},
+      {"gemma4_ranks",
+       "gemma4",
+       {{{{"train.global_batch=12"}, {"train.global_batch=12", "data.documents=isolated"}}}},
+       {{{kManyRanks.choices[0], kManyRanks.choices[1], {"engine.experts=local", "engine.ranks=3"}}},
+        kFeedForward,
+        kHeads,
+        kSubBatch,
+        kResident,
+        {{{}, {"offload.keep_boundaries=1+1"}, {"offload.keep_boundaries=[1, 4]", "offload.boundaries_on_gpu=[0, 1]"}}},
+        {{{}, {"offload.attention_chunk=5"}}},
+        {{{}, {"offload.keep_attention=[0, 3]"}}}}}};
   return all;
 }
 
@@ -58,7 +82,7 @@ std::vector<GridCase> cases() {
     factors.insert(factors.end(), grid.policies.begin(), grid.policies.end());
     int number = 0;
     for (const std::vector<size_t>& chosen : oom::testing::covering(factors)) {
-      GridCase test{.name = cat(grid.family, "_", number++), .family = grid.family, .model = {}, .all = {}};
+      GridCase test{.name = cat(grid.name, "_", number++), .family = grid.family, .model = {}, .all = {}};
       for (size_t f = 0; f < factors.size(); ++f) {
         const std::vector<std::string>& added = factors[f].choices[chosen[f]];
         test.all.insert(test.all.end(), added.begin(), added.end());
