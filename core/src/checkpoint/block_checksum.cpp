@@ -1,6 +1,7 @@
 #include "checkpoint/block_checksum.h"
 
 #include <algorithm>
+#include <cstdio>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -10,6 +11,12 @@
 namespace oom::checkpoint {
 
 uint64_t checksum(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+
+std::string checksum_text(std::string_view text) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(checksum(std::as_bytes(std::span(text)))));
+  return digits;
+}
 
 struct BlockChecksums::State {
   XXH3_state_t xxh3;

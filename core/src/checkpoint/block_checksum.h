@@ -6,12 +6,16 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace oom::checkpoint {
 
 /// Returns XXH3-64 of `bytes`.
 uint64_t checksum(std::span<const std::byte> bytes);
+/// The same of a text, in 16 hexadecimal digits.
+std::string checksum_text(std::string_view text);
 
 /// Takes a file's bytes in order, in pieces of any size.
 class BlockChecksums {

@@ -1,6 +1,5 @@
 #include "runtime/geometry.h"
 
-#include <cstdio>
 #include <map>
 #include <set>
 
@@ -26,12 +25,10 @@ std::string geometry_of(const ModelDescription& model) {
   }
   std::string all = cat(model.family, "|", ends);  // not how positions are stretched: that costs nothing
   for (const std::string& sort : sorts) all += cat("|", sort);
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(checkpoint::checksum(std::as_bytes(std::span(all)))));
   const std::vector<std::string> listed(names.begin(), names.end());
   std::string experts;
   if (model.routed.experts > 0) experts = cat(", ", model.routed.experts, " experts of ", model.routed.width, ", ", model.routed.top_k, " chosen");
-  return cat(model.family, ", hidden ", model.hidden, experts, ", layers ", base::join(listed, " and "), " (", hash, ")");
+  return cat(model.family, ", hidden ", model.hidden, experts, ", layers ", base::join(listed, " and "), " (", checkpoint::checksum_text(all), ")");
 }
 
 }  // namespace oom::runtime

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 
 #include "base/file.h"
@@ -122,9 +121,7 @@ std::string installed_plan_path(Session& session) {
   const config::Train& train = config.train();
   key += cat("|", config.data().sequence_length, "|", static_cast<int>(config.data().documents), "|", train.global_batch, "|", train.clip_norm > 0, "|", static_cast<int>(train.resolved_updates()),
              "|", config.engine().activations, "|", config.engine().deterministic, "|", session.costs_checksum());
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(checkpoint::checksum(std::as_bytes(std::span(key)))));
-  return std::filesystem::path(cached_calibration_path({})).parent_path() / cat("plan-", hash, ".toml");
+  return std::filesystem::path(cached_calibration_path({})).parent_path() / cat("plan-", checkpoint::checksum_text(key), ".toml");
 }
 
 }  // namespace oom::runtime
