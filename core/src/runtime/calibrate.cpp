@@ -1,7 +1,6 @@
 #include "runtime/calibrate.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
@@ -26,6 +25,7 @@ namespace {
 
 constexpr int kLeastUnitLayers = 4;
 constexpr int64_t kLeastSequence = 64;
+constexpr double kAsConfigured = 1;  // no other slices are faster by all of a step
 
 // Batch and sequence length vary apart, so that what grows with tokens and what grows with their context can be told from each other.
 std::vector<std::vector<std::string>> shapes_of(const config::Config& config, int ranks) {
@@ -39,9 +39,9 @@ std::vector<std::vector<std::string>> shapes_of(const config::Config& config, in
 /// The short runs of one expert strategy, and what they showed.
 class StrategyRuns {
  public:
-  /// `rates` are asked for when a run has succeeded: nothing is measured for runs that cannot be.
-  StrategyRuns(const std::string& config_path, const std::vector<std::string>& overrides, std::string experts, int unit, const std::function<const CostTable&()>& rates)
-      : config_path_(config_path), overrides_(overrides), experts_(std::move(experts)), unit_(unit), rates_(rates) {
+  /// `rates` are asked for when a run has succeeded: nothing is measured for runs that cannot be. `doubt`: of the costs that runs are planned by (Session::doubt_costs).
+  StrategyRuns(const std::string& config_path, const std::vector<std::string>& overrides, std::string experts, int unit, const std::function<const CostTable&()>& rates, double doubt)
+      : config_path_(config_path), overrides_(overrides), experts_(std::move(experts)), unit_(unit), rates_(rates), doubt_(doubt) {
     overrides_.push_back(cat("engine.experts=\"", experts_, "\""));
   }
 
@@ -51,7 +51,7 @@ class StrategyRuns {
     all.push_back(cat("model.layers=", unit_));
     all.insert(all.end(), more.begin(), more.end());
     try {
-      const ShortRun run = run_briefly(config_path_, all, {.warm_up = 1, .measured = 3, .record_stages = true});
+      const ShortRun run = run_briefly(config_path_, all, {.warm_up = 1, .measured = 3, .record_stages = true, .doubt = doubt_});
       log_info("calibrate: ", experts_, ", ", unit_, " layers, ", run.planned.plan.workload.global_batch, " x ", run.planned.plan.workload.sequence_length, " tokens: ", run.step_seconds, " s a step");
       observations_.add(run.planned.program, run.stages, rates_());
       return true;
@@ -87,6 +87,7 @@ class StrategyRuns {
   std::string experts_;
   int unit_;
   const std::function<const CostTable&()>& rates_;
+  double doubt_;
   program::KindObservations observations_;
   std::string fault_;
   std::exception_ptr refusal_;  // what the fault was thrown as
@@ -140,7 +141,7 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
   bool is_measured = has_rates && !(full && strategies == session.expert_candidates());
   const std::function<const CostTable&()> rates = [&]() -> const CostTable& {
     if (!is_measured) {
-      log_info("calibrate: ", known.machine);
+      log_info("calibrate: rates of ", known.machine);
       known.rates = measure_machine_rates(machine, session.device(), session.ranks());
     }
     is_measured = true;
@@ -151,7 +152,7 @@ plan::Calibration calibrate(const std::string& config_path, const std::vector<st
   std::exception_ptr refusal;
   std::vector<std::string> left_out;
   for (const std::string& experts : strategies) {
-    StrategyRuns runs(config_path, overrides, experts, unit, rates);
+    StrategyRuns runs(config_path, overrides, experts, unit, rates, full ? 0 : kAsConfigured);
     std::vector<std::string> missing;
     for (const std::vector<std::string>& shape : full ? shapes_of(session.config(), session.ranks()) : std::vector<std::vector<std::string>>{{}}) {
       if (!runs.run(shape)) missing.push_back(cat(shape.empty() ? "its batch and sequence length" : base::join(shape, ", "), ": ", runs.fault()));
@@ -186,22 +187,12 @@ std::string machine_of(const Session& session) {
 
 std::string calibrated_versions() { return cat("oom ", OOM_SDK_VERSION, ", LibTorch ", plugin::engine_stamp().libtorch, ", CUDA ", plugin::engine_stamp().cuda); }
 
-namespace {
-
-std::string checksum_text(const std::string& text) {
-  char hash[17];
-  std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(checkpoint::checksum(std::as_bytes(std::span(text)))));
-  return hash;
-}
-
-}  // namespace
-
 std::string cached_calibration_path(const std::string& machine) {
   namespace fs = std::filesystem;
   const char* cache = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
   const fs::path folder = cache && *cache ? fs::path(cache) : fs::path(home && *home ? home : "/tmp") / ".cache";
-  return folder / "oom" / cat("calibration-", checksum_text(machine), ".toml");
+  return folder / "oom" / cat("calibration-", checkpoint::checksum_text(machine), ".toml");
 }
 
 PlanningCosts::PlanningCosts(Session& session) : session_(session) {
@@ -215,7 +206,7 @@ PlanningCosts::PlanningCosts(Session& session) : session_(session) {
   }
   if (path_.empty()) return;
   calibration_ = plan::load_calibration(path_);
-  checksum_ = checksum_text(plan::calibration_toml(calibration_));
+  checksum_ = checkpoint::checksum_text(plan::calibration_toml(calibration_));
   std::string other;
   if (calibration_.device != session.device()) other = "another device";
   else if (calibration_.machine != machine && read_machine(session.device(), session.ranks()).is_target) other = cat("another machine: ", calibration_.machine, "; this one is ", machine);

@@ -15,7 +15,7 @@ int repeating_unit(const ModelDescription& model);
 /// How much is run for a profile.
 enum class CalibrationExtent {
   kFull,
-  kOneRun,  ///< one unit at the configuration's batch and sequence length: what a search goes over where nothing is calibrated
+  kOneRun,  ///< one unit as configured, at the configuration's batch and sequence length: what a search goes over where nothing is calibrated
 };
 
 /// Measures the machine, then runs one unit of the configuration's model under each usable expert strategy of which `known` has no profile that serves: at its

@@ -166,7 +166,8 @@ void measure_costs(Session& session, const Plan& base, const Budgets& budgets) {
   constexpr const char* kOrigin = "short runs of this comparison";
   constexpr double kDoubt = 0.1;  // kernels are that much slower on small slices, and more
   log_info("compare: nothing is calibrated for ", base::join(unknown, " and "), " with this model: the search goes over ", kOrigin, " (oom calibrate runs more, once for all comparisons)");
-  session.calibrate_with(calibrate(session.config().path(), session.overrides(), session.calibration(), CalibrationExtent::kOneRun), kOrigin, kDoubt);
+  session.calibrate_with(calibrate(session.config().path(), session.overrides(), session.calibration(), CalibrationExtent::kOneRun), kOrigin);
+  session.doubt_costs(kDoubt);
 }
 
 // How the path's own search ended.
@@ -176,7 +177,10 @@ std::string reason(const Path& path) {
     if (trial.fits && (!next || *trial.figures.step_seconds < *next->figures.step_seconds)) next = &trial;
   }
   std::string text = cat("of ", path.others.size() + 1, " plans tried");
-  if (next) text += cat(" the next takes ", *next->figures.step_seconds, " s with ", describe_difference(next->plan, path.best.plan));
+  if (!next) return text;
+  const double seconds = *next->figures.step_seconds;
+  const std::string difference = describe_difference(next->plan, path.best.plan);
+  text += seconds < *path.best.figures.step_seconds * (1 - kTie) ? cat(" one would take ", seconds, " s with ", difference, ", a gain that these costs leave in doubt") : cat(" the next takes ", seconds, " s with ", difference);
   return text;
 }
 

@@ -34,7 +34,7 @@ struct Files {
   data::SampleOptions options;
 };
 
-std::unique_ptr<const data::SampleStream> open_samples(const config::Config& config, const Files& files, int64_t vocabulary) {
+std::unique_ptr<const data::SampleStream> open_samples(const config::Config& config, const Files& files, int64_t vocabulary, bool tells) {
   if (files.format == config::DataFormat::kText && vocabulary < kByteTokens) {
     throw ConfigError(cat(config.where(files.table, "format"), ": text is read as byte tokens, which need a model with a vocabulary of at least ", kByteTokens, "; this one's is ", vocabulary,
                           ". Make token files with the model's tokenizer (scripts/make_tokens) and use format = \"megatron\""));
@@ -46,13 +46,15 @@ std::unique_ptr<const data::SampleStream> open_samples(const config::Config& con
     if (config.data().mask == config::TargetMask::kAuto) mask = data::TargetMask::find(files.path, source->token_count());
   }
   auto samples = std::make_unique<const data::SampleStream>(std::move(source), files.options, std::move(mask));
-  log_info(files.table, ": ", samples->source().description(), "; ", samples->sample_count(), " samples of ", files.options.sequence_length, " tokens",
-           samples->held_out() > 0 ? cat(", ", samples->held_out(), " held out") : "");
+  if (tells) {
+    log_info(files.table, ": ", samples->source().description(), "; ", samples->sample_count(), " samples of ", files.options.sequence_length, " tokens",
+             samples->held_out() > 0 ? cat(", ", samples->held_out(), " held out") : "");
+  }
   if (samples->mask() && samples->source().token_count() <= kCheckedTokens) {
     const int64_t counted = samples->mask()->count();
     const std::string path = samples->mask()->path().string();
     if (counted == 0) throw FileError(cat(path, ": no token counts as a target; mask less, or ignore the file with data.mask = \"none\""));
-    log_info(files.table, ": ", base::group_digits(counted), " of the tokens count as targets (", path, ")");
+    if (tells) log_info(files.table, ": ", base::group_digits(counted), " of the tokens count as targets (", path, ")");
   }
   return samples;
 }
@@ -60,18 +62,19 @@ std::unique_ptr<const data::SampleStream> open_samples(const config::Config& con
 }  // namespace
 
 RunData::RunData(const config::Config& config, int64_t vocabulary, Purpose purpose) : limit_(config.eval().samples) {
+  const bool tells = purpose != Purpose::kMeasure;  // short runs read what the run itself will
   const config::Data& data = config.data();
   const config::Eval& eval = config.eval();
   data::SampleOptions options{.sequence_length = data.sequence_length,
                               .documents = data.documents == config::Documents::kIsolated ? data::Documents::kIsolated : data::Documents::kJoined,
                               .shuffle_seed = {}};
   const bool evaluates = purpose == Purpose::kEvaluate || (purpose == Purpose::kTrain && (eval.every > 0 || config.checkpoint().keep_best > 0));
-  if (eval.path && evaluates) held_out_ = open_samples(config, {"eval", *eval.path, eval.format.value_or(data.format), options}, vocabulary);
+  if (eval.path && evaluates) held_out_ = open_samples(config, {"eval", *eval.path, eval.format.value_or(data.format), options}, vocabulary, tells);
   if (held_out_ && purpose == Purpose::kEvaluate) return;
   if (!data.path) throw ConfigError(cat(config.where("data", "path"), ": missing; name the corpus to read"));
   if (data.shuffle_seed) options.shuffle_seed = static_cast<uint64_t>(*data.shuffle_seed);
   options.held_out = eval.holdout_samples;
-  training_ = open_samples(config, {"data", *data.path, data.format, options}, vocabulary);
+  training_ = open_samples(config, {"data", *data.path, data.format, options}, vocabulary, tells);
 }
 
 const data::SampleStream& RunData::training() const {

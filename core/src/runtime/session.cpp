@@ -124,9 +124,8 @@ CostTable Session::costs(const std::string& experts) { return planning_costs().o
 std::string Session::costs_origin(const std::string& experts) { return planning_costs().origin(experts); }
 std::string Session::costs_checksum() { return planning_costs().checksum(); }
 const plan::Calibration& Session::calibration() { return planning_costs().calibration(); }
-void Session::calibrate_with(const plan::Calibration& calibration, const std::string& origin, double doubt) {
+void Session::calibrate_with(const plan::Calibration& calibration, const std::string& origin) {
   costs_ = std::make_unique<PlanningCosts>(*this, calibration, origin, costs_ ? costs_->checksum() : std::string());
-  costs_doubt_ = doubt;
   judge_.reset();  // its times are by other costs
 }
 

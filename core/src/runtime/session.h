@@ -80,9 +80,10 @@ class Session {
   std::string costs_checksum();
   /// What was measured for them; empty: nothing.
   const plan::Calibration& calibration();
-  /// Plans with this calibration instead of a file's; `origin` says where it comes from. Costs of one size of slices do not tell what other sizes take: `doubt` is the part of a step
-  /// that a search must gain by other slices and policies than the ones configured.
-  void calibrate_with(const plan::Calibration& calibration, const std::string& origin, double doubt = 0);
+  /// Plans with this calibration instead of a file's; `origin` says where it comes from.
+  void calibrate_with(const plan::Calibration& calibration, const std::string& origin);
+  /// Costs of one size of slices do not tell what other sizes take: by `part` of a step must a search gain with other slices and policies than the ones configured.
+  void doubt_costs(double part) { costs_doubt_ = part; }
   double costs_doubt() const { return costs_doubt_; }
   /// What is known of this session's plans, whatever their budgets.
   PlanJudge& judge();

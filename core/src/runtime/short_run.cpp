@@ -19,6 +19,7 @@ double median(std::vector<double> values) {
 ShortRun run_briefly(const std::string& config_path, std::vector<std::string> overrides, const ShortRunOptions& options) {
   overrides.push_back(cat("model.weights=", "random"));
   Session session(config_path, overrides);
+  session.doubt_costs(options.doubt);
   PreparedRun run(session, make_plan(session, Purpose::kMeasure), Purpose::kMeasure);
   run.initialise();
   run.engine().set_next_step(1);

@@ -12,6 +12,7 @@ struct ShortRunOptions {
   int warm_up = 1;          ///< steps before those that count
   int measured = 5;
   bool record_stages = false;
+  double doubt = 0;         ///< Session::doubt_costs
 };
 
 struct ShortRun {

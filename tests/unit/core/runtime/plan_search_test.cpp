@@ -406,7 +406,8 @@ TEST_F(ShortRunCosts, WhereAllFitsSlicesStayAsConfigured) {
   const std::string open = (folder_ / "open.toml").string();
   for (const char* experts : {"ep", "local"}) {
     Session session(open, {cat("engine.experts=", experts)});
-    session.calibrate_with(costs_of(config(), experts), "a short run", /*doubt=*/0.1);
+    session.calibrate_with(costs_of(config(), experts), "a short run");
+    session.doubt_costs(0.1);
     Plan configured = base_plan(session, read_machine(session.device(), session.ranks()), Purpose::kPlanOnly);
     configured.experts = experts;
     configure_strategies(session, configured);
