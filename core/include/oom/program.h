@@ -103,7 +103,8 @@ class OOM_API ProgramBuilder {
   CollectiveId add_collective(std::string_view communicator, std::vector<int32_t> ranks);
 
   /// Appends a stage. Throws Error, with the stage's name, when an id is unknown, a transient is read before it is written or
-  /// touched from a wrong lane, or a buffer's content was overwritten by another that shares its bytes.
+  /// touched from a wrong lane, or a buffer's content was overwritten by another that shares its bytes. The stage of the compute lane that touches
+  /// a transient of a GPU last ends its life and is made to wait for those of other lanes.
   /// A builder that threw can only be destroyed.
   StageId emit(StageSpec spec);
 
@@ -114,7 +115,8 @@ class OOM_API ProgramBuilder {
   const Buffer& buffer(BufferId buffer) const;
   int32_t stage_count() const;
 
-  /// Derives the edges. Throws Error when explicit orders and collectives make a circle, naming the stages in it.
+  /// Derives the edges. Throws Error when explicit orders and collectives make a circle, naming the stages in it, and when another lane than compute is the
+  /// last to touch a transient of a GPU.
   BuiltProgram build() &&;
 
  private:

@@ -71,9 +71,10 @@ enum class BufferClass : uint8_t {
 inline constexpr int kBufferClasses = 9;
 OOM_API const char* buffer_class_name(BufferClass buffer_class);
 
-/// persistent: arena storage that lives as long as the program (windows, slots, state, all that peers or several lanes touch).
-/// transient: exists from the start of its first writer to the end of its last reader within one step. On a GPU only the compute
-/// lane of that rank may touch it (it comes from a pool that is ordered by that lane's stream); on a NUMA node any lane may.
+/// persistent: arena storage that lives as long as the program (windows, slots, state, all that peers or lanes of several ranks touch).
+/// transient: exists from the start of its first writer to the end of its last user within one step. On a GPU it comes from a pool that is ordered by the stream
+/// of that rank's compute lane: the first and the last stage that touch it are on that lane. In between other stream lanes of the rank may, ordered after
+/// the first and before the last. On a NUMA node any lane may.
 enum class Lifetime : uint8_t { kPersistent, kTransient };
 
 struct Buffer {

@@ -178,9 +178,14 @@ class OOM_API StepEmitter {
   virtual void emit_embedding_backward(const RankBuffers& dx) = 0;
   virtual void end_step() = 0;
 
-  // Copies between a rank's GPU and the host, in pieces of the plan's size; `host` is a buffer on a NUMA node.
+  // Copies between a rank's GPU and the host, in pieces of the plan's size; `host` is a buffer on a NUMA node. `device`: persistent buffers, or transient ones of
+  // `bytes`, which stages of the compute lane make before and touch after the copy.
   virtual void emit_store(const std::string& kind, int layer, const RankBuffers& device, const RankBuffers& host, int64_t bytes) = 0;
   virtual void emit_load(const std::string& kind, int layer, const RankBuffers& host, const RankBuffers& device, int64_t bytes) = 0;
+  /// A stage a rank, in the pass over `layer`, that makes the memory of transient slots: for copies to fill, or for stages that fill it in parts.
+  virtual void emit_reserve(int layer, const RankBuffers& slots) = 0;
+  /// A stage a rank that ends the lives of transient slots, once the copies that read them are done.
+  virtual void emit_release(int layer, const RankBuffers& slots) = 0;
 };
 
 }  // namespace abi_1

@@ -119,8 +119,8 @@ class Accountant {
     for (size_t id = 0; id < program_.buffers.size(); ++id) {
       const Buffer& buffer = program_.buffers[id];
       if (buffer.lifetime != Lifetime::kTransient || buffer.place != Place::gpu(rank) || accesses_[id].empty()) continue;
-      for (StageId stage : accesses_[id]) {
-        OOM_CHECK((program_.stages[stage].lane == LaneId{Lane::kCompute, rank}), "transient buffer '", buffer.name, "' is touched by ",
+      for (StageId stage : {accesses_[id].front(), accesses_[id].back()}) {
+        OOM_CHECK((program_.stages[stage].lane == LaneId{Lane::kCompute, rank}), "the life of transient buffer '", buffer.name, "' begins or ends in ",
                   stage_name(program_, stage));
       }
       intervals.push_back({static_cast<BufferId>(id), lanes_.position[accesses_[id].front()], lanes_.position[accesses_[id].back()]});

@@ -26,6 +26,8 @@ int32_t intern(std::vector<std::string>& names, NameIndex& index, std::string_vi
   return id;
 }
 
+bool is_device_transient(const Buffer& buffer) { return buffer.lifetime == Lifetime::kTransient && buffer.place.kind == Place::Kind::kGpu; }
+
 void check_place(const Program& program, Place place, const std::string& name) {
   const int32_t count = place.kind == Place::Kind::kGpu ? program.ranks : program.nodes;
   OOM_CHECK(place.index >= 0 && place.index < count, "buffer '", name, "' is on ", place_name(place), "; there are ", program.ranks,
@@ -59,10 +61,30 @@ struct ProgramBuilder::State {
       OOM_CHECK(all[i] >= 0 && all[i] < static_cast<int32_t>(program.buffers.size()), "unknown buffer ", all[i]);
       const Buffer& buffer = program.buffers[all[i]];
       OOM_CHECK(i == 0 || all[i] != all[i - 1], "names buffer '", buffer.name, "' twice: what it reads and writes is an update");
-      const bool own_compute = spec.lane == LaneId{Lane::kCompute, buffer.place.index};
-      OOM_CHECK(buffer.lifetime == Lifetime::kPersistent || buffer.place.kind == Place::Kind::kNuma || own_compute, "touches transient buffer '",
-                buffer.name, "' of ", place_name(buffer.place), " from ", lane_id_name(spec.lane),
-                "; only the compute lane of that rank may: make the buffer persistent");
+      if (!is_device_transient(buffer)) continue;
+      const bool own_stream = is_stream_lane(spec.lane.lane) && spec.lane.index == buffer.place.index;
+      OOM_CHECK(own_stream, "touches transient buffer '", buffer.name, "' of ", place_name(buffer.place), " from ", lane_id_name(spec.lane),
+                "; only stream lanes of that rank may: make the buffer persistent");
+      OOM_CHECK(spec.lane.lane == Lane::kCompute || buffer.versions > 0, "is the first to touch transient buffer '", buffer.name, "', from ", lane_id_name(spec.lane),
+                "; a stage of the compute lane must make it");
+    }
+  }
+
+  // Slots go when the stage that touches them last is done: it waits for those of other lanes.
+  void end_transients() {
+    std::vector<StageId> last(program.buffers.size(), kNone);
+    std::vector<std::pair<BufferId, StageId>> elsewhere;
+    for (StageId id = 0; id < static_cast<StageId>(program.stages.size()); ++id) {
+      for (const Access& access : program.stages[id].accesses) {
+        if (!is_device_transient(program.buffers[access.buffer])) continue;
+        last[access.buffer] = id;
+        if (program.stages[id].lane.lane != Lane::kCompute) elsewhere.emplace_back(access.buffer, id);
+      }
+    }
+    for (const auto& [buffer, stage] : elsewhere) {
+      OOM_CHECK(program.stages[last[buffer]].lane.lane == Lane::kCompute, stage_name(program, last[buffer]), " is the last to touch transient buffer '", program.buffers[buffer].name,
+                "'; a stage of the compute lane must release it");
+      wanted[last[buffer]].push_back({stage, 0});
     }
   }
 
@@ -175,6 +197,7 @@ void ProgramBuilder::add_order(StageId before, StageId after, int32_t distance) 
 
 BuiltProgram ProgramBuilder::build() && {
   State& state = *state_;
+  state.end_transients();
   for (const auto& order : state.hazards.wrap(state.program.buffers)) state.wanted[order.after].push_back({order.before, 1});
   program::reduce_edges(state.program, state.wanted);
   BuiltProgram built{std::move(state.program), std::move(state.actions)};

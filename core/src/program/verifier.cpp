@@ -30,6 +30,7 @@ class Verification {
     }
     check_demanded(run);
     check_accesses(run);
+    check_transients(run);
     UnrolledRun host(program_, lanes, kSteps, true);
     const auto host_stuck = host.run();
     if (!host_stuck.empty()) {
@@ -205,15 +206,34 @@ class Verification {
     }
   }
 
+  // Memory of a slot is taken when the first stage that touches it is launched and given back with the last, both in the order of the compute lane.
+  void check_transients(const UnrolledRun& run) {
+    std::vector<std::vector<StageId>> users(program_.buffers.size());
+    for (size_t id = 0; id < program_.stages.size(); ++id) {
+      for (const Access& access : program_.stages[id].accesses) users[access.buffer].push_back(static_cast<StageId>(id));
+    }
+    for (size_t id = 0; id < users.size(); ++id) {
+      const Buffer& buffer = program_.buffers[id];
+      if (buffer.lifetime != Lifetime::kTransient || buffer.place.kind != Place::Kind::kGpu || users[id].empty()) continue;
+      const LaneId compute{Lane::kCompute, buffer.place.index};
+      const StageId first = users[id].front(), last = users[id].back();
+      const auto what = [&] { return cat("transient buffer '", buffer.name, "' of ", place_name(buffer.place)); };
+      for (const StageId end : {first, last}) {
+        if (program_.stages[end].lane != compute) fault(FaultKind::kTransient, cat(name(end), " is the first or the last to touch ", what(), "; only the compute lane of that rank may be"));
+      }
+      for (const StageId user : users[id]) {
+        const LaneId lane = program_.stages[user].lane;
+        if (!is_stream_lane(lane.lane) || lane.index != buffer.place.index) fault(FaultKind::kTransient, cat(name(user), " touches ", what(), "; only stream lanes of that rank may"));
+        if (user != first && !run.ordered({1, first}, {1, user})) fault(FaultKind::kTransient, cat(name(user), " does not wait until ", name(first), " has made ", what()));
+        if (user != last && !run.ordered({1, user}, {1, last})) fault(FaultKind::kTransient, cat(name(last), " releases ", what(), " while ", name(user), " may still use it"));
+      }
+    }
+  }
+
   void check_read(const UnrolledRun& run, Instance at, const Access& access, const std::vector<int32_t>& versions,
                   const std::map<std::pair<BufferId, int32_t>, size_t>& place, std::vector<std::vector<Write>>& writes,
                   std::vector<Write>& initial) {
     const Buffer& buffer = program_.buffers[access.buffer];
-    if (buffer.lifetime == Lifetime::kTransient && buffer.place.kind == Place::Kind::kGpu &&
-        program_.stages[at.stage].lane != LaneId{Lane::kCompute, buffer.place.index}) {
-      fault(FaultKind::kTransient, cat(name(at.stage), " touches transient buffer '", buffer.name, "' of ", place_name(buffer.place),
-                                       "; only the compute lane of that rank may"));
-    }
     if (access.mode == AccessMode::kWrite) return;
     const int32_t wanted = access.mode == AccessMode::kRead ? access.version : access.version - 1;
     if (wanted == 0 && buffer.lifetime == Lifetime::kTransient) {

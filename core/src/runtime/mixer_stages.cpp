@@ -68,7 +68,7 @@ Keep ProgramEmitter::results(const ResultSpan& span, int layer, const MixerPart&
   const Buffer& buffer = buffers_.at(span.buffer);
   const int64_t length = plan().workload.sequence_length, tokens = span.sequences * length, width = shape.heads * shape.head_dim;
   Keep whole;
-  if (buffer.lifetime == Lifetime::kPersistent) {
+  if (buffer.lifetime == Lifetime::kPersistent || context_.memory.is_reserved(span.buffer)) {
     whole.output = context_.memory.view(span.buffer, compute_type(), {tokens, width});
     whole.log_sum_exp = context_.memory.view(span.buffer, at::kFloat, {span.sequences, shape.heads, length}, tokens * width * element_bytes(plan().workload.compute));
   } else {

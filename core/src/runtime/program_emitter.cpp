@@ -116,7 +116,7 @@ LayerGradients ProgramEmitter::layer_gradients(const GradientTarget& target, int
 }
 
 at::Tensor ProgramEmitter::activation(BufferId buffer) const {
-  if (buffers_.at(buffer).lifetime == Lifetime::kTransient) return context_.memory.slot(buffer).tensor;
+  if (buffers_.at(buffer).lifetime == Lifetime::kTransient && !context_.memory.is_reserved(buffer)) return context_.memory.slot(buffer).tensor;
   return context_.memory.view(buffer, compute_type(), {plan().tokens_per_rank(), model().hidden});
 }
 
@@ -203,6 +203,19 @@ void ProgramEmitter::emit_store(const std::string& kind, int layer, const RankBu
 }
 void ProgramEmitter::emit_load(const std::string& kind, int layer, const RankBuffers& host, const RankBuffers& device, int64_t bytes) {
   emit_copy(kind, layer, Lane::kH2d, host, device, bytes, /*to_host=*/false);
+}
+
+void ProgramEmitter::emit_reserve(int layer, const RankBuffers& slots) {
+  for (int rank = 0; rank < ranks(); ++rank) {
+    builder_.emit({.kind = "reserve", .layer = layer, .lane = {Lane::kCompute, rank}, .writes = {slots[rank]},
+                   .action = [this, rank, slot = slots[rank], bytes = builder_.buffer(slots[rank]).bytes](StageContext&) {
+                     context_.memory.reserve(slot, bytes, context_.memory.view(position_buffers_[rank], at::kInt, {1}).device());
+                   }});
+  }
+}
+
+void ProgramEmitter::emit_release(int layer, const RankBuffers& slots) {
+  for (int rank = 0; rank < ranks(); ++rank) builder_.emit({.kind = "release", .layer = layer, .lane = {Lane::kCompute, rank}, .reads = {slots[rank]}});
 }
 
 BuiltProgram ProgramEmitter::finish() {

@@ -94,6 +94,8 @@ class ProgramEmitter final : public StepEmitter {
 
   void emit_store(const std::string& kind, int layer, const RankBuffers& device, const RankBuffers& host, int64_t bytes) override;
   void emit_load(const std::string& kind, int layer, const RankBuffers& host, const RankBuffers& device, int64_t bytes) override;
+  void emit_reserve(int layer, const RankBuffers& slots) override;
+  void emit_release(int layer, const RankBuffers& slots) override;
 
   /// Ends emission: derives edges and makes transient buffers go after their last reader.
   BuiltProgram finish();
@@ -130,7 +132,7 @@ class ProgramEmitter final : public StepEmitter {
   static RowSpan span(const Activation& activation, int rank, int64_t begin, int64_t count);
   at::Tensor rows(const RowSpan& span) const;
   void put_rows(const RowSpan& span, at::Tensor value) const;
-  /// Attention results of a part, in a transient slot (made by the first that fills it) or in persistent memory.
+  /// Attention results of a part, in a transient slot (of tensors, which the first that fills it makes, or reserved) or in persistent memory.
   struct ResultSpan {
     BufferId buffer = kNone;
     int64_t first_sequence = 0, sequences = 0;

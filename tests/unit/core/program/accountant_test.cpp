@@ -46,6 +46,26 @@ TEST(Accountant, TransientsLiveFromFirstWriterToLastReader) {
   EXPECT_EQ(account.objects.back().name, "workspace of s2 rank 0 (compute, stage 2)");
 }
 
+// What copies fill or read lives from the compute stage that makes its memory to the one that releases it, wherever the copy is emitted between them.
+TEST(Accountant, TransientsThatCopiesTouchLiveByTheComputeLane) {
+  ProgramBuilder builder({0}, 1);
+  const auto transient = [&](const char* name, int64_t bytes) { return builder.add_buffer({.name = name, .place = Place::gpu(0), .bytes = bytes, .lifetime = Lifetime::kTransient}); };
+  const BufferId in = transient("in", 10), out = transient("out", 100);
+  builder.emit({.kind = "before", .lane = kCompute0});
+  builder.emit({.kind = "reserve", .lane = kCompute0, .writes = {in}});
+  builder.emit({.kind = "work", .lane = kCompute0});
+  builder.emit({.kind = "load", .lane = {Lane::kH2d, 0}, .writes = {in}});
+  builder.emit({.kind = "use", .lane = kCompute0, .reads = {in}, .writes = {out}});
+  builder.emit({.kind = "store", .lane = {Lane::kD2h, 0}, .reads = {out}});
+  builder.emit({.kind = "work", .lane = kCompute0});
+  builder.emit({.kind = "release", .lane = kCompute0, .reads = {out}});
+  builder.emit({.kind = "after", .lane = kCompute0});
+  const PlaceAccount account = account_memory(std::move(builder).build().program).gpus[0];
+  std::vector<int64_t> live;
+  for (const LiveBytes& at : account.live) live.push_back(at.bytes);
+  EXPECT_THAT(live, ::testing::ElementsAre(0, 10, 10, 110, 100, 100, 0));
+}
+
 TEST(Accountant, SharedBytesCountOnce) {
   ProgramBuilder builder({0}, 1);
   const BufferId big = builder.add_buffer({.name = "big", .place = Place::gpu(0), .bytes = 64});

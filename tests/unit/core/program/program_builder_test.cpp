@@ -61,6 +61,32 @@ TEST(ProgramBuilder, WindowReuseWaitsForTheReaderAndLaneOrderIsFree) {
   EXPECT_THAT(program.stages[in0].after, ElementsAre(Edge{use1, 1}));
 }
 
+// The compute lane makes memory, a copy fills it; it makes memory and fills it, a copy reads it. Both go with the compute lane's last stage.
+TEST(ProgramBuilder, CopiesUseTransientsBetweenTwoComputeStages) {
+  ProgramBuilder builder({0}, 1);
+  const LaneId compute{Lane::kCompute, 0}, h2d{Lane::kH2d, 0}, d2h{Lane::kD2h, 0};
+  const BufferId in = device_buffer(builder, "in", Lifetime::kTransient), out = device_buffer(builder, "out", Lifetime::kTransient);
+  const StageId reserve = builder.emit({.kind = "reserve", .lane = compute, .writes = {in}});
+  const StageId load = builder.emit({.kind = "load", .lane = h2d, .writes = {in}});
+  const StageId use = builder.emit({.kind = "use", .lane = compute, .reads = {in}, .writes = {out}});
+  const StageId store = builder.emit({.kind = "store", .lane = d2h, .reads = {out}});
+  const StageId release = builder.emit({.kind = "release", .lane = compute, .reads = {out}});
+  const Program program = std::move(builder).build().program;
+  EXPECT_THAT(program.stages[load].after, ElementsAre(Edge{reserve, 0}));
+  EXPECT_THAT(program.stages[use].after, ElementsAre(Edge{load, 0}));
+  EXPECT_THAT(program.stages[store].after, ElementsAre(Edge{use, 0}));
+  EXPECT_THAT(program.stages[release].after, ElementsAre(Edge{store, 0})) << "a read that ends a life waits for other readers";
+  EXPECT_THAT(program.stages[reserve].after, ::testing::IsEmpty()) << "the next step's memory is taken by the same lane";
+}
+
+TEST(ProgramBuilder, RefusesATransientThatACopyTouchesLast) {
+  ProgramBuilder builder({0}, 1);
+  const BufferId out = device_buffer(builder, "out", Lifetime::kTransient);
+  builder.emit({.kind = "make", .lane = {Lane::kCompute, 0}, .writes = {out}});
+  builder.emit({.kind = "store", .lane = {Lane::kD2h, 0}, .reads = {out}});
+  EXPECT_THAT(message_of([&] { std::move(builder).build(); }), HasSubstr("is the last to touch transient buffer 'out'; a stage of the compute lane must release it"));
+}
+
 TEST(ProgramBuilder, VersionZeroIsWhatThePreviousStepLeft) {
   ProgramBuilder builder({0}, 1);
   const BufferId weights = builder.add_buffer({.name = "weights", .place = Place::numa(0), .bytes = 8});
@@ -149,8 +175,8 @@ TEST(ProgramBuilder, RefusesWhatCannotBeMeant) {
   const BufferId small = builder.add_buffer({.name = "small", .place = Place::gpu(0), .bytes = 4, .shares = big});
   const LaneId compute{Lane::kCompute, 0};
   EXPECT_THAT(message_of([&] { builder.emit({.kind = "k", .lane = compute, .reads = {transient}}); }), HasSubstr("transient buffer 'x' before"));
-  EXPECT_THAT(message_of([&] { builder.emit({.kind = "k", .lane = {Lane::kH2d, 0}, .writes = {transient}}); }),
-              HasSubstr("only the compute lane of that rank"));
+  EXPECT_THAT(message_of([&] { builder.emit({.kind = "k", .lane = {Lane::kH2d, 0}, .writes = {transient}}); }), HasSubstr("a stage of the compute lane must make it"));
+  EXPECT_THAT(message_of([&] { builder.emit({.kind = "k", .lane = {Lane::kUpdate, 0}, .writes = {transient}}); }), HasSubstr("only stream lanes of that rank may"));
   EXPECT_THAT(message_of([&] { builder.emit({.kind = "k", .lane = compute, .reads = {big}, .writes = {big}}); }), HasSubstr("'big' twice"));
   EXPECT_THAT(message_of([&] { builder.emit({.kind = "k", .lane = {Lane::kCompute, 1}}); }), HasSubstr("there are 1 ranks"));
   EXPECT_THAT(message_of([&] { builder.emit({.kind = "k", .lane = compute, .reads = {99}}); }), HasSubstr("unknown buffer 99"));

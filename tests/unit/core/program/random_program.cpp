@@ -18,6 +18,12 @@ class Generator {
       if (size_.ranks > 1 && chance(0.12)) emit_collective();
       else emit_stage(random_lane());
     }
+    for (BufferId id : buffers_) {
+      const Buffer& buffer = builder_.buffer(id);
+      if (buffer.lifetime == Lifetime::kTransient && buffer.place.kind == Place::Kind::kGpu && may_read(id)) {
+        builder_.emit({.kind = "release", .lane = {Lane::kCompute, buffer.place.index}, .reads = {id}});
+      }
+    }
     for (ShardId shard : shards_) {
       StageSpec spec{.kind = "update", .layer = 0, .rank = shard, .lane = {Lane::kUpdate, shard % size_.nodes}};
       spec.updates_shard = shard;
@@ -57,8 +63,8 @@ class Generator {
   }
 
   bool may_touch(const Buffer& buffer, LaneId lane) const {
-    return buffer.lifetime == Lifetime::kPersistent || buffer.place.kind == Place::Kind::kNuma ||
-           lane == LaneId{Lane::kCompute, buffer.place.index};
+    if (buffer.lifetime == Lifetime::kPersistent || buffer.place.kind == Place::Kind::kNuma) return true;
+    return is_stream_lane(lane.lane) && lane.index == buffer.place.index && (lane.lane == Lane::kCompute || buffer.versions > 0);
   }
   // Buffers in turn and transients are read only after the step has written them.
   bool may_read(BufferId id) const {

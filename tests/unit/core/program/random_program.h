@@ -1,4 +1,4 @@
-/// Random valid programs: ranks, nodes, lanes, buffers that share bytes, transients, collectives, issue stages, explicit orders.
+/// Random valid programs: ranks, nodes, lanes, buffers that share bytes, transients (of GPUs also between lanes), collectives, issue stages, explicit orders.
 #pragma once
 
 #include "oom/program.h"

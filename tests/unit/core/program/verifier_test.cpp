@@ -192,6 +192,66 @@ TEST(Verifier, CatchesTransientsOnOtherLanes) {
   EXPECT_THAT(verify(program), Contains(Field(&Fault::kind, FaultKind::kTransient)));
 }
 
+// Memory is taken and given back in the order of the compute lane: a copy into it comes after the one, and before the other.
+class SharedTransient : public ::testing::Test {
+ protected:
+  SharedTransient() {
+    ProgramBuilder builder({0}, 1);
+    const LaneId compute{Lane::kCompute, 0};
+    const auto transient = [&](const char* name) { return builder.add_buffer({.name = name, .place = Place::gpu(0), .bytes = 64, .lifetime = Lifetime::kTransient}); };
+    const BufferId in = transient("in"), out = transient("out");
+    reserve_ = builder.emit({.kind = "reserve", .lane = compute, .writes = {in}});
+    load_ = builder.emit({.kind = "load", .lane = {Lane::kH2d, 0}, .writes = {in}});
+    use_ = builder.emit({.kind = "use", .lane = compute, .reads = {in}, .writes = {out}});
+    store_ = builder.emit({.kind = "store", .lane = {Lane::kD2h, 0}, .reads = {out}});
+    release_ = builder.emit({.kind = "release", .lane = compute, .reads = {out}});
+    program_ = std::move(builder).build().program;
+  }
+  std::string faults() const { return listed(verify(program_)); }
+
+  StageId reserve_, load_, use_, store_, release_;
+  Program program_;
+};
+
+TEST_F(SharedTransient, IsAccepted) { EXPECT_EQ(faults(), ""); }
+
+TEST_F(SharedTransient, CopyBeforeTheMemoryIsThere) {
+  program_.stages[load_].after.clear();
+  EXPECT_THAT(faults(), HasSubstr("load rank 0 (h2d, stage 1) does not wait until reserve rank 0 (compute, stage 0) has made transient buffer 'in' of gpu 0"));
+}
+
+TEST_F(SharedTransient, ReleaseBeforeTheCopyIsDone) {
+  program_.stages[release_].after.clear();
+  EXPECT_THAT(faults(), HasSubstr("releases transient buffer 'out' of gpu 0 while store rank 0 (d2h, stage 3) may still use it"));
+}
+
+TEST_F(SharedTransient, ReleaseBeforeAnInputHasArrived) {
+  program_.stages[use_].after.clear();
+  EXPECT_THAT(faults(), HasSubstr("releases transient buffer 'in' of gpu 0 while load"));
+}
+
+TEST_F(SharedTransient, ReaderOfTheStepBeforeIsNotEnough) {
+  program_.stages[release_].after = {{store_, 1}};
+  EXPECT_THAT(faults(), HasSubstr("releases transient buffer 'out'"));
+}
+
+TEST_F(SharedTransient, CopyTouchesItLast) {
+  program_.stages[release_].accesses.clear();
+  EXPECT_THAT(faults(), HasSubstr("store rank 0 (d2h, stage 3) is the first or the last to touch transient buffer 'out'"));
+}
+
+TEST_F(SharedTransient, MadeElsewhere) {
+  program_.stages[reserve_].accesses.clear();
+  program_.stages[load_].accesses.front().version = 1;
+  program_.stages[use_].accesses.front().version = 1;
+  EXPECT_THAT(faults(), HasSubstr("load rank 0 (h2d, stage 1) is the first or the last to touch transient buffer 'in'"));
+}
+
+TEST_F(SharedTransient, TouchedByAPool) {
+  program_.stages[store_].lane = {Lane::kUpdate, 0};
+  EXPECT_THAT(faults(), HasSubstr("touches transient buffer 'out' of gpu 0; only stream lanes of that rank may"));
+}
+
 TEST(Verifier, SurvivesNonsense) {
   Program program = pipeline_program().program;
   program.stages[0].after.push_back({100000, 0});
