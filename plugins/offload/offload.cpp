@@ -5,7 +5,7 @@
 #include "planner/alternatives.h"
 #include "planner/proposals.h"
 #include "policy.h"
-#include "replay/boundaries.h"
+#include "replay/transit.h"
 
 namespace oom::offload {
 namespace {
@@ -59,11 +59,16 @@ void Offload::emit_training(StepEmitter& emitter) {
   const Policy policy = policy_of(emitter.model(), emitter.plan());
   AttentionPool pool(emitter, policy);
   Boundaries boundaries(emitter, policy, /*training=*/true);
-  Decoder decoder(emitter, policy, &pool);
+  Transit transit(emitter, policy, boundaries, pool);
+  Decoder decoder(emitter, policy, &pool, &transit);
   emit_forward(emitter, boundaries, decoder, layers);
+  transit.end_forward();
   Activation gradient = emitter.add_rows(cat("gradient of layer ", layers), 0, emitter.plan().tokens_per_rank());
   emitter.emit_head(boundaries.written(layers).buffers, gradient.buffers);
-  for (int layer = layers - 1; layer >= 0; --layer) gradient = decoder.emit_backward(layer, boundaries.read(layer, decoder), gradient);
+  for (int layer = layers - 1; layer >= 0; --layer) {
+    gradient = decoder.emit_backward(layer, boundaries.read(layer, decoder), gradient);
+    boundaries.done(layer);
+  }
   emitter.emit_embedding_backward(gradient.buffers);
   emitter.end_step();
 }
@@ -72,7 +77,7 @@ void Offload::emit_evaluation(StepEmitter& emitter) {
   const int layers = static_cast<int>(emitter.model().layers.size());
   const Policy policy = policy_of(emitter.model(), emitter.plan());
   Boundaries boundaries(emitter, policy, /*training=*/false);
-  Decoder decoder(emitter, policy, nullptr);
+  Decoder decoder(emitter, policy, nullptr, nullptr);
   emit_forward(emitter, boundaries, decoder, layers);
   emitter.emit_head(boundaries.written(layers).buffers, {});
   emitter.end_step();

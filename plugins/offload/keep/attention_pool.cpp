@@ -6,40 +6,68 @@ namespace oom::offload {
 
 AttentionPool::AttentionPool(StepEmitter& emitter, const Policy& policy) : emitter_(emitter), policy_(policy), host_(policy.layers.size()) {
   int64_t largest = 0;
-  int kept = 0;
   for (int layer = 0; layer < static_cast<int>(policy.layers.size()); ++layer) {
     if (!keeps(layer)) continue;
-    const int64_t bytes = emitter.keep_bytes(layer, emitter.plan().sequences_per_rank());
-    host_[layer] = emitter.add_host_buffer(cat("attention results layer ", layer), bytes, BufferClass::kResult);
-    largest = std::max(largest, bytes);
-    ++kept;
+    host_[layer] = emitter.add_host_buffer(cat("attention results layer ", layer), bytes(layer), BufferClass::kResult);
+    largest = std::max(largest, bytes(layer));
   }
-  const int buffers = std::min(kept, static_cast<int>(policy.result_buffers()));
-  for (int i = 0; i < buffers; ++i) staging_.push_back(emitter.add_device_buffer(cat("attention results ", i), largest, BufferClass::kResult));
-  held_.assign(staging_.size(), -1);
+  if (has_one() && largest > 0) place_ = emitter.add_device_buffer("attention results", largest, BufferClass::kResult);
 }
 
-size_t AttentionPool::take(int layer) {
-  const size_t slot = next_;
-  next_ = (next_ + 1) % staging_.size();
-  held_[slot] = layer;
-  return slot;
+std::deque<AttentionPool::Held>::iterator AttentionPool::find(int layer) {
+  return std::find_if(held_.begin(), held_.end(), [&](const Held& held) { return held.layer == layer; });
 }
 
-AttentionResults AttentionPool::fill(int layer) { return keeps(layer) ? staged(take(layer)) : AttentionResults{}; }
+AttentionPool::Held& AttentionPool::take(int layer, int pass_layer) {
+  if (is_full()) held_.pop_front();
+  if (has_one()) return held_.emplace_back(Held{layer, place_, false});
+  held_.push_back({layer, emitter_.add_activation(cat("kept attention results layer ", layer), bytes(layer), BufferClass::kResult), false});
+  emitter_.emit_reserve(pass_layer, held_.back().slots);
+  return held_.back();
+}
+
+AttentionResults AttentionPool::fill(int layer) {
+  if (!keeps(layer)) return {};
+  if (is_full()) release(held_.front().layer, layer);
+  return {take(layer, layer).slots, 0, emitter_.plan().sequences_per_rank()};
+}
 
 void AttentionPool::store(int layer) {
   if (!keeps(layer)) return;
-  const size_t slot = std::find(held_.begin(), held_.end(), layer) - held_.begin();
-  emitter_.emit_store("attention_out", layer, staging_.at(slot), host_[layer], emitter_.keep_bytes(layer, emitter_.plan().sequences_per_rank()));
+  Held& held = *find(layer);
+  emitter_.emit_store("attention_out", layer, held.slots, host_[layer], bytes(layer));
+  held.filled = true;
+}
+
+void AttentionPool::release(int last, int layer) {
+  while (!has_one() && !held_.empty() && held_.front().layer <= last) {
+    emitter_.emit_release(layer, held_.front().slots);
+    held_.pop_front();
+  }
+}
+
+void AttentionPool::end_forward() {
+  const int last = static_cast<int>(host_.size()) - 1;
+  release(last - 1, last);
 }
 
 AttentionResults AttentionPool::fetch(int layer) {
   if (!keeps(layer)) return {};
-  if (const auto found = std::find(held_.begin(), held_.end(), layer); found != held_.end()) return staged(found - held_.begin());
-  const size_t slot = take(layer);
-  emitter_.emit_load("attention_in", layer, host_[layer], staging_[slot], emitter_.keep_bytes(layer, emitter_.plan().sequences_per_rank()));
-  return staged(slot);
+  const auto found = find(layer);
+  Held& held = found != held_.end() ? *found : take(layer, layer);
+  if (!held.filled) emitter_.emit_load("attention_in", layer, host_[layer], held.slots, bytes(layer));
+  held.filled = true;
+  return {held.slots, 0, emitter_.plan().sequences_per_rank()};
+}
+
+void AttentionPool::keep_only(int layer, int other) {
+  if (!has_one()) std::erase_if(held_, [&](const Held& held) { return held.layer != layer && held.layer != other; });
+}
+
+void AttentionPool::reserve(int layer, int pass_layer, bool in_use) {
+  if (has_one() || !keeps(layer) || find(layer) != held_.end()) return;
+  if (in_use && is_full() && held_.front().layer == pass_layer) return;
+  take(layer, pass_layer);
 }
 
 }  // namespace oom::offload

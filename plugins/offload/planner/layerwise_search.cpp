@@ -22,17 +22,20 @@ struct Label {
   int64_t live_bytes = 0;  // most that passes need
   int64_t open_bytes = 0;  // the same of the open run's traversals, without what is carried
   int run = 0;    // regenerated inputs up to this layer
-  int kept = 0;   // layers with kept results, as far as they add buffers
+  ComingInputs coming;
+  int64_t source_results = 0;  // bytes of those of the last layer whose input is stored
+  bool has_results = false;  // with one buffer: some layer's have taken its place
   bool keeps = false;
   int parent = -1;
   Boundary boundary = Boundary::kHost;
 
-  auto state() const { return std::tuple(run, kept, keeps); }
+  auto state() const { return std::tuple(run, has_results, keeps); }
   // No later choice makes this one worse than the other.
   bool dominates(const Label& other) const {
     return seconds <= other.seconds && under_way <= other.under_way && brings <= other.brings && descent <= other.descent && traversals[0] <= other.traversals[0] &&
            traversals[1] <= other.traversals[1] && host_bytes <= other.host_bytes && gpu_bytes <= other.gpu_bytes && gpu_bytes + live_bytes <= other.gpu_bytes + other.live_bytes &&
-           gpu_bytes + open_bytes <= other.gpu_bytes + other.open_bytes;
+           gpu_bytes + open_bytes <= other.gpu_bytes + other.open_bytes && coming.from(true) <= other.coming.from(true) && coming.from(false) <= other.coming.from(false) &&
+           source_results <= other.source_results;
   }
 };
 
@@ -78,7 +81,7 @@ class Search {
 
   void extend(int layer, const Label* below, int parent, std::vector<Label>& next) {
     const LayerChoices& choices = space_.layers[layer];
-    const bool stays = offload::stays(layer, layers_, space_.buffers);
+    const bool stays = costs_.stays(layer, space_.buffers);
     for (const bool keeps : {false, true}) {
       if (keeps ? !choices.keep || costs_.layers[layer].result_bytes == 0 : !choices.discard) continue;
       // An input that stays in the ring needs no place of its own, nor can it or the first be regenerated.
@@ -93,7 +96,7 @@ class Search {
     ++priced_;
     const LayerCosts& its = costs_.layers[layer];
     const LayerCosts::Passes& passes = its.passes[keeps];
-    const bool leaves = boundary == Boundary::kHost && !offload::stays(layer, layers_, space_.buffers);
+    const bool leaves = boundary == Boundary::kHost && !costs_.stays(layer, space_.buffers);
     const bool regenerates = boundary == Boundary::kRegenerate;
     const double results = keeps ? its.result_in_seconds : 0;
     Label label = below ? *below : Label{};
@@ -111,24 +114,20 @@ class Search {
     if (boundary == Boundary::kGpu) label.gpu_bytes += costs_.input_bytes;
     if (keeps) {
       label.host_bytes += its.result_bytes;
-      if (label.kept < result_buffers(space_.buffers)) {
-        ++label.kept;
-        label.gpu_bytes += largest_result_;
-      }
+      if (space_.buffers == 1 && !label.has_results) label.gpu_bytes += largest_result_;
+      label.has_results = space_.buffers == 1;
     }
 
-    int64_t held = 0;
+    label.coming = ComingInputs::above(below ? &below->coming : nullptr, below && costs_.layers[layer - 1].groups_heads, boundary);
     if (regenerates) {
       ++label.run;
       label.brings = weights(layer - 1) + (below->keeps ? costs_.layers[layer - 1].result_in_seconds : 0);
-      const LayerCosts::Passes& passed = costs_.layers[layer - 1].passes[below->keeps];
-      const double traversal = std::max(passed.traverse.seconds, its.weights_seconds + results);
+      const double traversal = std::max(costs_.layers[layer - 1].passes[below->keeps].traverse.seconds, its.weights_seconds + results);
       add_traversals(label, traversal);
       const bool in_ring = regenerates_in_ring(space_.buffers, space_.regenerate_cap);
       const int64_t inputs = in_ring ? 0 : std::min<int64_t>(label.run, std::max<int64_t>(space_.regenerate_cap, 2));
-      label.open_bytes = std::max(label.open_bytes, passed.traverse.bytes + inputs * costs_.input_bytes);
-      label.live_bytes = std::max(label.live_bytes, label.open_bytes + its.carried_bytes);
-      held = in_ring ? 0 : std::min<int64_t>(label.run, space_.regenerate_cap);
+      label.open_bytes = std::max(label.open_bytes, costs_.traverse_bytes(layer - 1, below->keeps, space_.buffers) + inputs * costs_.input_bytes);
+      label.live_bytes = std::max(label.live_bytes, label.open_bytes + its.carried_bytes + label.coming.during_traversal(its.groups_heads, space_.buffers) * costs_.input_bytes);
     } else {
       label.run = 0;
       label.open_bytes = 0;
@@ -136,8 +135,14 @@ class Search {
       label.brings = label.descent;
       label.descent = its.weights_seconds + results + (leaves ? costs_.input_in_seconds : 0);
     }
-    label.live_bytes = std::max({label.live_bytes, its.carried_bytes + passes.forward.bytes, its.carried_bytes + passes.backward.bytes + held * costs_.input_bytes});
-    if (layer == layers_ - 1) label.live_bytes = std::max(label.live_bytes, costs_.head.bytes);
+    const bool keeps_below = below && below->keeps;
+    const int64_t results_below = keeps_below ? costs_.layers[layer - 1].result_bytes : 0;
+    const bool traverses = below && below->run > 0;
+    const Beside beside{label.coming, label.run, traverses && !regenerates ? 0 : results_below, traverses || regenerates ? below->source_results : 0};
+    label.live_bytes = std::max({label.live_bytes, costs_.forward_bytes(layer, keeps, keeps_below, space_.buffers),
+                                 costs_.backward_bytes(layer, keeps, beside, space_.buffers, space_.regenerate_cap)});
+    if (!regenerates) label.source_results = keeps ? its.result_bytes : 0;
+    if (layer == layers_ - 1) label.live_bytes = std::max(label.live_bytes, costs_.head_bytes(keeps, space_.buffers));
     const double least = label.seconds + rest_[layer + 1] + std::max(passes.backward.seconds, leaving(layer));
     if (fits(label) && least <= space_.most_seconds) next.push_back(label);
   }
@@ -182,12 +187,12 @@ class Search {
 
   // Of labels that take about the same bytes the fastest, so that neither the fast nor the small are lost.
   std::vector<Label> thinned(std::vector<Label> labels) const {
-    for (int bins = 64; space_.most_labels > 0 && labels.size() > space_.most_labels && bins > 1; bins /= 2) {
+    for (int bins = 64; space_.most_labels > 0 && labels.size() > space_.most_labels && bins > 1; bins = bins * 3 / 4) {
       const auto most = [&](auto of) { return std::max<int64_t>(1, of(*std::max_element(labels.begin(), labels.end(), [&](const Label& a, const Label& b) { return of(a) < of(b); }))); };
-      const auto gpu = [](const Label& label) { return label.gpu_bytes + label.live_bytes; };
+      const auto gpu = [&](const Label& label) { return label.gpu_bytes + label.live_bytes + label.coming.from(false) * costs_.input_bytes; };
       const auto host = [](const Label& label) { return label.host_bytes; };
       const int64_t most_gpu = most(gpu), most_host = most(host);
-      std::map<std::tuple<std::tuple<int, int, bool>, int64_t, int64_t>, size_t> fastest;
+      std::map<std::tuple<std::tuple<int, bool, bool>, int64_t, int64_t>, size_t> fastest;
       for (size_t at = 0; at < labels.size(); ++at) {
         const auto bin = [&](int64_t bytes, int64_t of) { return static_cast<int64_t>(static_cast<double>(bytes) / static_cast<double>(of) * bins); };
         const auto [found, fresh] = fastest.try_emplace({labels[at].state(), bin(gpu(labels[at]), most_gpu), bin(host(labels[at]), most_host)}, at);

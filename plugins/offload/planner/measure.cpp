@@ -102,20 +102,20 @@ class Measurement {
 
   void limits(const Policy& policy, const AccountedProgram& step) {
     const bool on_host = plan_.device == DeviceKind::kCpu;
-    const auto count = [&](auto predicate) { return static_cast<int64_t>(std::count_if(policy.layers.begin(), policy.layers.end(), predicate)); };
-    int64_t results = 0, largest = 0;
+    int64_t stored = 0, largest = 0;
     for (const ProgramReading::Layer& layer : first_.layers) {
-      results += layer.result_bytes;
+      stored += layer.result_bytes;
       largest = std::max(largest, layer.result_bytes);
     }
-    const int64_t kept = count([](const LayerPolicy& layer) { return layer.keep_attention; });
-    const int64_t on_gpu = count([](const LayerPolicy& layer) { return layer.boundary == Boundary::kGpu; });
-    int64_t stored = results;
+    StepCosts costs;
+    for (const ProgramReading::Layer& layer : first_.layers) costs.layers.push_back({.groups_heads = layer.groups_heads});
+    const int64_t on_gpu = std::count_if(policy.layers.begin(), policy.layers.end(), [](const LayerPolicy& layer) { return layer.boundary == Boundary::kGpu; });
     for (int layer = 0; layer < layers_; ++layer) {
-      if (place_of(policy, layer) == Boundary::kHost && !stays(layer, layers_, policy.buffers)) stored += input_bytes();
+      const bool regenerates = policy.layers[layer].boundary == Boundary::kRegenerate && layer > 0;
+      if (!regenerates && policy.layers[layer].boundary != Boundary::kGpu && !costs.stays(layer, policy.buffers)) stored += input_bytes();
     }
     const PlaceAccount& gpu = step.account.gpus[first_.rank];
-    const int64_t persistent = gpu.persistent_bytes - on_gpu * input_bytes() - std::min(kept, policy.result_buffers()) * largest;
+    const int64_t persistent = gpu.persistent_bytes - on_gpu * input_bytes() - (policy.buffers == 1 ? input_bytes() + largest : 0);
     measured_.gpu_bytes = context_.gpu_budget_bytes.empty() ? kUnbounded : context_.gpu_budget_bytes.at(first_.rank) - persistent;
     measured_.host_bytes = kUnbounded;
     measured_.shared_bytes = kUnbounded;
@@ -145,7 +145,8 @@ class Measurement {
     costs.head = {first_.head.seconds, first_.head.bytes};
     for (int layer = 0; layer < layers_; ++layer) {
       const ProgramReading::Layer& its = first_.layers[layer];
-      LayerCosts layer_costs{.passes = {}, .weights_seconds = its.weights_seconds, .gradients_seconds = its.gradients_seconds, .carried_bytes = its.carried_bytes};
+      LayerCosts layer_costs{
+          .passes = {}, .weights_seconds = its.weights_seconds, .gradients_seconds = its.gradients_seconds, .carried_bytes = its.carried_bytes, .groups_heads = its.groups_heads};
       for (const bool keeps : {false, true}) layer_costs.passes[keeps] = passes_[{kinds_[layer], keeps}];
       const LayerChoices& choices = choices_[layer];
       if (choices.keep) {

@@ -10,7 +10,7 @@ namespace oom::offload {
 
 struct Measured {
   StepCosts costs;
-  /// What the budgets leave to a plan with as many buffers as were measured, for the fields of SearchSpace: bytes of Price. Below 0: nothing fits.
+  /// What the budgets leave to a plan, for the fields of SearchSpace: bytes of Price. Below 0: nothing fits.
   int64_t gpu_bytes = 0, host_bytes = 0, shared_bytes = 0;
   friend bool operator==(const Measured&, const Measured&) = default;
 };

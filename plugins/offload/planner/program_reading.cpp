@@ -71,6 +71,7 @@ class Reader {
       Pass& pass = pass_of(id);
       const Demand demand = demand_of(program_, stage, costs_);
       pass.seen = true;
+      if (is_layer(stage.layer) && program_.kinds[stage.kind] == "attend_backward") reading_.layers[stage.layer].groups_heads = true;
       pass.seconds += demand.fixed_seconds + demand.compute_seconds;
       passes_.push_back(&pass);
       return;
@@ -104,33 +105,47 @@ class Reader {
   void read_memory() {
     std::map<StageId, size_t> position;
     for (size_t at = 0; at < account_.live.size(); ++at) position[account_.live[at].stage] = at;
-    const std::vector<int64_t> carried = carried_bytes(position);
+    const std::vector<Life> lives = lives_of(position);
+    const auto is_input = [&](size_t buffer) { return program_.buffers[buffer].buffer_class == BufferClass::kBoundary; };
+    const auto is_kept = [&](size_t buffer) { return lives[buffer].copied && program_.buffers[buffer].buffer_class == BufferClass::kResult; };
+    const std::vector<int64_t> kept = live_bytes(lives, position, is_kept);
+    const std::vector<int64_t> carried = live_bytes(lives, position, [&](size_t buffer) { return lives[buffer].first < head_ && lives[buffer].last > head_ && !is_input(buffer) && !is_kept(buffer); });
     const auto inputs = [](const ClassBytes& classes) { return classes[static_cast<size_t>(BufferClass::kBoundary)]; };
     for (size_t at = 0; at < account_.live.size(); ++at) {
       const LiveBytes& live = account_.live[at];
       Pass& pass = *passes_.at(at);
-      pass.bytes = std::max(pass.bytes, live.bytes - account_.persistent_bytes - (inputs(live.classes) - inputs(account_.persistent)));
+      pass.bytes = std::max(pass.bytes, live.bytes - account_.persistent_bytes - (inputs(live.classes) - inputs(account_.persistent)) - kept[at]);
       const int layer = program_.stages[live.stage].layer;
       if (is_layer(layer) && &pass == &reading_.layers[layer].backward) reading_.layers[layer].carried_bytes = std::max(reading_.layers[layer].carried_bytes, carried[at]);
     }
   }
 
-  // Of transients that live from the forward into the backward.
-  std::vector<int64_t> carried_bytes(const std::map<StageId, size_t>& position) const {
-    std::vector<std::pair<StageId, StageId>> lives(program_.buffers.size(), {kNone, kNone});
-    for (const auto& [stage, at] : position) {
+  // Of a transient: the compute stages that touch it first and last, and whether copies do.
+  struct Life {
+    StageId first = kNone, last = kNone;
+    bool copied = false;
+  };
+  std::vector<Life> lives_of(const std::map<StageId, size_t>& position) const {
+    std::vector<Life> lives(program_.buffers.size());
+    for (StageId stage = 0; stage < static_cast<StageId>(program_.stages.size()); ++stage) {
       for (const Access& access : program_.stages[stage].accesses) {
-        auto& [first, last] = lives[access.buffer];
-        if (first == kNone) first = stage;
-        last = stage;
+        if (program_.buffers[access.buffer].lifetime != Lifetime::kTransient || program_.buffers[access.buffer].place != Place::gpu(rank_)) continue;
+        Life& life = lives[access.buffer];
+        if (life.first == kNone) life.first = stage;
+        life.last = stage;
+        life.copied = life.copied || !position.contains(stage);
       }
     }
+    return lives;
+  }
+
+  template <typename Predicate>
+  std::vector<int64_t> live_bytes(const std::vector<Life>& lives, const std::map<StageId, size_t>& position, const Predicate& counts) const {
     std::vector<int64_t> change(position.size() + 1, 0);
     for (size_t buffer = 0; buffer < lives.size(); ++buffer) {
-      const auto& [first, last] = lives[buffer];
-      if (program_.buffers[buffer].lifetime != Lifetime::kTransient || first == kNone || first >= head_ || last <= head_) continue;
-      change[position.at(first)] += program_.buffers[buffer].bytes;
-      change[position.at(last) + 1] -= program_.buffers[buffer].bytes;
+      if (lives[buffer].first == kNone || !counts(buffer)) continue;
+      change[position.at(lives[buffer].first)] += program_.buffers[buffer].bytes;
+      change[position.at(lives[buffer].last) + 1] -= program_.buffers[buffer].bytes;
     }
     for (size_t at = 1; at < change.size(); ++at) change[at] += change[at - 1];
     return change;

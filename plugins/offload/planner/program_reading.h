@@ -15,14 +15,15 @@ struct ProgramReading {
   struct Pass {
     bool seen = false;
     double seconds = 0;
-    int64_t bytes = 0;  ///< most that lives at once, without persistent memory and regenerated inputs
+    int64_t bytes = 0;  ///< most that lives at once, without persistent memory, layer inputs and kept results
   };
   struct Layer {
     Pass forward, backward, traverse;
     double weights_seconds = 0;    ///< of the busiest lane that brings its parameters before the forward, updates left for it included
     double gradients_seconds = 0;  ///< of the busiest lane that takes its gradients away, updates included
     int64_t result_bytes = 0;   ///< of attention, where the program keeps them
-    int64_t carried_bytes = 0;  ///< when its backward begins: what lives from forward to backward
+    int64_t carried_bytes = 0;  ///< when its backward begins: what lives from forward to backward, inputs and results left out
+    bool groups_heads = false;  ///< its attention goes by groups of heads
   };
   int rank = 0;
   std::vector<Layer> layers;

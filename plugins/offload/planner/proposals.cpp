@@ -83,7 +83,7 @@ class Proposer {
     tried_.push_back(partition);
     const int64_t batches = (plan_.sequences_per_rank() + partition.sub_batch - 1) / partition.sub_batch;
     if (batches > kManyBatches && !found_.empty()) return true;
-    // Passes take as many bytes with two buffers as with more; a ring of one is for when nothing else fits.
+    // Beside inputs, passes take as many bytes with two buffers as with more; one is for when nothing else fits.
     partition.buffers = given_.is_auto("buffers") ? 2 : whole_.buffers;
     const Measured measured = measure(model_, plan_, partition, choices_, context_);
     // Sizes that change nothing, as those of slices of experts under an expert strategy with its own.
@@ -95,7 +95,7 @@ class Proposer {
       for (const int64_t cap : caps_) {
         if (buffers == 1 && cap != caps_.back()) continue;
         SearchSpace space{.layers = choices_, .buffers = buffers, .regenerate_cap = cap, .longest_run = longest_run_};
-        space.gpu_bytes = measured.gpu_bytes - (buffers - partition.buffers) * measured.costs.input_bytes;
+        space.gpu_bytes = measured.gpu_bytes;
         space.host_bytes = measured.host_bytes;
         space.shared_bytes = measured.shared_bytes;
         space.most_seconds = kOfInterest * best_seconds_;

@@ -9,6 +9,7 @@
 /// The accountant and the simulator of the real program judge what is found; this only has to rank.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -20,7 +21,7 @@ namespace oom::offload {
 /// A pass of the compute lane over a layer.
 struct Work {
   double seconds = 0;
-  int64_t bytes = 0;  ///< most that lives at once on the GPU, without persistent memory, what is carried, and regenerated inputs
+  int64_t bytes = 0;  ///< most that lives at once on the GPU, without persistent memory, what is carried, layer inputs and kept results
   friend bool operator==(const Work&, const Work&) = default;
 };
 
@@ -37,7 +38,39 @@ struct LayerCosts {
   double result_in_seconds = 0;
   int64_t result_bytes = 0;       ///< 0: none to keep
   int64_t carried_bytes = 0;      ///< on the GPU while this layer runs for layers up to it, from forward to backward: routing, what is retained
+  bool groups_heads = false;      ///< attention goes by groups of heads: inputs and results of other layers are not on the GPU beside it
   friend bool operator==(const LayerCosts&, const LayerCosts&) = default;
+};
+
+/// Stored inputs that are on the GPU during the backward of a layer or a traversal for its input: that which it reads or is made from, and those of passes after it, as many as buffers allow and down to the next
+/// grouped attention, beside whose backward there are none but its own. Built up layer by layer.
+struct ComingInputs {
+  bool source = false;         ///< the layer's own or that from which it is regenerated is one of them
+  bool source_groups = false;  ///< grouped attention in layers from the source to the one below this
+  int64_t below = 0;           ///< those of passes after the source's backward
+
+  /// Of the layer above one with `lower`; of layer 0: null. `groups`: of the layer below.
+  static ComingInputs above(const ComingInputs* lower, bool groups, Boundary boundary) {
+    if (boundary == Boundary::kRegenerate) return {lower->source, lower->source_groups || groups, lower->below};
+    return {boundary == Boundary::kHost, false, lower ? lower->from(groups) : 0};
+  }
+  /// From the first read of the layer's input on. `groups`: of the layer.
+  int64_t from(bool groups) const { return source + (source_groups || groups ? 0 : below); }
+  /// Inputs during a pass of the backward. `held`: regenerated ones, the layer's own among them.
+  int64_t during_backward(bool groups, int64_t held, int64_t buffers) const {
+    if (buffers == 1) return 1 + held;
+    if (groups) return held > 0 ? held : source;
+    return std::min(buffers, from(false)) + held;
+  }
+  int64_t during_traversal(bool groups, int64_t buffers) const { return buffers == 1 ? 1 : std::min(buffers, from(groups)); }
+};
+
+/// What may be on the GPU beside the backward of a layer.
+struct Beside {
+  ComingInputs coming;
+  int run = 0;                 ///< its input is regenerated from that of so many layers below; 0: stored
+  int64_t results_below = 0;   ///< bytes of the kept results of the layer below, if its backward is next
+  int64_t source_results = 0;  ///< of the layer where the next traversal begins
 };
 
 struct StepCosts {
@@ -48,7 +81,16 @@ struct StepCosts {
   int64_t input_bytes = 0;
 
   int count() const { return static_cast<int>(layers.size()); }
+  /// Of the place that results have where there is one for inputs.
   int64_t largest_result_bytes() const;
+  /// True for the last few layers, whose inputs are still on the GPU when the backward begins.
+  bool stays(int layer, int64_t buffers) const;
+  /// Bytes that live during a pass. `keeps`: the layer's results are kept.
+  int64_t forward_bytes(int layer, bool keeps, bool keeps_below, int64_t buffers) const;
+  int64_t backward_bytes(int layer, bool keeps, const Beside& beside, int64_t buffers, int64_t cap) const;
+  /// Without what is carried, which is that of the layer whose input is wanted, and layer inputs.
+  int64_t traverse_bytes(int layer, bool keeps, int64_t buffers) const;
+  int64_t head_bytes(bool keeps_last, int64_t buffers) const;
   /// Of the fastest plan when bytes are no object: every input on the GPU or hidden behind work, every result kept where that is faster.
   double least_seconds() const;
   friend bool operator==(const StepCosts&, const StepCosts&) = default;
@@ -57,16 +99,14 @@ struct StepCosts {
 /// What choices take: a plan without stored inputs and kept results takes the rest.
 struct Price {
   double seconds = 0;
-  int64_t gpu_bytes = 0;   ///< inputs on the GPU, buffers of results, and the most that passes need at once; without the ring of inputs
+  int64_t gpu_bytes = 0;   ///< inputs stored on the GPU, and the most that passes need at once
   int64_t host_bytes = 0;
 };
 
 /// Prices a policy; microseconds.
 Price price(const StepCosts& costs, const Policy& policy);
 
-/// True for the last few layers, whose inputs are still in the ring of buffers when the backward begins.
+/// StepCosts::stays before costs are known: some of these do not stay beside grouped attention of a layer above.
 inline bool stays(int layer, int layers, int64_t buffers) { return layer + buffers > layers; }
-/// Where the input of a layer really is.
-Boundary place_of(const Policy& policy, int layer);
 
 }  // namespace oom::offload

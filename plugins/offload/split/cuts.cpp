@@ -49,6 +49,8 @@ MixerPlan mixer_plan(const StepEmitter& emitter, const Policy& policy, int layer
   return plan;
 }
 
+bool groups_heads(const StepEmitter& emitter, const Policy& policy, int layer) { return mixer_plan(emitter, policy, layer).cut == MixerCut::kHeads; }
+
 std::vector<MixerPart> parts(const MixerPlan& plan, const SequenceRange& piece, int64_t length) {
   std::vector<MixerPart> list;
   const auto add = [&](const Slice& slice) { list.push_back({piece.first, piece.count, slice, static_cast<int>(list.size())}); };

@@ -30,6 +30,8 @@ struct MixerPlan {
 /// What is handled together from a layer's input to its result. One range with all sequences where experts take no parts.
 std::vector<SequenceRange> sub_batches(const StepEmitter& emitter, const Policy& policy);
 MixerPlan mixer_plan(const StepEmitter& emitter, const Policy& policy, int layer);
+/// True when the layer's attention goes by groups of heads, over whole sequences at a time: where its backward makes the peak, nothing should be on its way beside it.
+bool groups_heads(const StepEmitter& emitter, const Policy& policy, int layer);
 /// `range` in pieces of `most` sequences.
 std::vector<SequenceRange> batches(const SequenceRange& range, int64_t most);
 /// The parts of one piece of a mixer plan, in the order of the forward.

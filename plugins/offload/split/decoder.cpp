@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "../replay/transit.h"
+
 namespace oom::offload {
 
 struct Decoder::Backward {
@@ -15,8 +17,8 @@ struct Decoder::Backward {
   std::vector<std::vector<RankBuffers>> states;  // by sequence of the range, at the borders of its slices
 };
 
-Decoder::Decoder(StepEmitter& emitter, const Policy& policy, AttentionPool* pool)
-    : emitter_(emitter), policy_(policy), pool_(pool), length_(emitter.plan().workload.sequence_length), ranges_(sub_batches(emitter, policy)) {}
+Decoder::Decoder(StepEmitter& emitter, const Policy& policy, AttentionPool* pool, Transit* transit)
+    : emitter_(emitter), policy_(policy), pool_(pool), transit_(transit), length_(emitter.plan().workload.sequence_length), ranges_(sub_batches(emitter, policy)) {}
 
 bool Decoder::is_cut(const MixerPlan& plan) const {
   return plan.cut != MixerCut::kWhole || plan.sequences < ranges_.front().count;
@@ -76,9 +78,12 @@ void Decoder::emit_forward(int layer, Pass pass, const Activation& x, const Acti
   const Delivery ordinary = emitter_.deliver(emitter_.ordinary_unit(layer));
   const MixerPlan plan = mixer_plan(emitter_, policy_, layer);
   const bool trains = pool_ != nullptr;
-  const bool retains_mixer = trains && policy_.layers[layer].retain_attention, saves = trains && pass == Pass::kForward && policy_.layers[layer].retain_feed_forward;
+  const bool retains_mixer = trains && policy_.layers[layer].retain_attention, stores = trains && pass == Pass::kForward, passes = trains && pass != Pass::kForward;
+  const bool saves = stores && policy_.layers[layer].retain_feed_forward;
+  if (stores) transit_->begin_forward(layer);
   AttentionResults kept;
-  if (trains) kept = pass == Pass::kForward ? pool_->fill(layer) : pool_->fetch(layer);
+  if (trains) kept = stores ? pool_->fill(layer) : pool_->fetch(layer);
+  if (passes) transit_->begin_pass();
   for (size_t index = 0; index < ranges_.size(); ++index) {
     const SequenceRange& range = ranges_[index];
     const std::vector<TokenPart> feed_forward = feed_forward_parts(emitter_, ranges_, index);
@@ -87,8 +92,12 @@ void Decoder::emit_forward(int layer, Pass pass, const Activation& x, const Acti
     const Activation y = retains_mixer ? retained_y(layer, ordinary, pass, x)
                          : in_place    ? z
                                        : emitter_.add_rows(cat("y layer ", layer), range.first * length_, range.count * length_);
+    const bool mixer_fills = in_place && !retains_mixer, last = index + 1 == ranges_.size();
+    if (stores && index == 0 && mixer_fills) transit_->before_result(layer);
     if (!retains_mixer) emit_mixer_forward(layer, pass, ordinary, plan, range, x, y, kept);
-    if (trains && pass == Pass::kForward && index + 1 == ranges_.size()) pool_->store(layer);
+    if (stores && last) pool_->store(layer);
+    if (passes && last) transit_->mixer_done();
+    if (stores && index == 0 && !mixer_fills) transit_->before_result(layer);
     for (const TokenPart& part : feed_forward) {
       FeedForwardRecord record = emitter_.emit_feed_forward(layer, ordinary, part, pass, y, &z, saves);
       if (saves) retained_[layer].feed_forward.push_back(std::move(record));
@@ -136,6 +145,7 @@ void Decoder::emit_cut_backward(Backward& backward, const SequenceRange& range) 
       const int64_t sum_bytes = sums ? whole.sequences * length_ * emitter_.mixer(layer).keep_shape().head_dim * 8 : 0;
       const RankBuffers key_sums = emitter_.add_activation(cat("sums of key gradients layer ", layer), sum_bytes);
       for (const MixerPart& part : list) emitter_.emit_attend_backward(layer, backward.ordinary, backward.target, part, backward.x, backward.results, projected, key_sums, normed);
+      if (pieces[p].first + pieces[p].count == emitter_.plan().sequences_per_rank()) transit_->mixer_done();
       emitter_.emit_enter_backward(layer, backward.ordinary, backward.target, whole, backward.x, normed, backward.gradient, backward.gradient);
       continue;
     }
@@ -152,6 +162,7 @@ Activation Decoder::emit_backward(int layer, const Activation& x, const Activati
   const UnitId unit = emitter_.ordinary_unit(layer);
   Backward backward{.layer = layer, .ordinary = emitter_.deliver(unit), .target = emitter_.gradient_target(unit), .plan = mixer_plan(emitter_, policy_, layer), .x = x, .gradient = dz};
   backward.results = pool_->fetch(layer);
+  transit_->begin_pass();
   backward.kept = !backward.results.empty();
   const bool cut = is_cut(backward.plan);
   const Retained& held = retained_[layer];

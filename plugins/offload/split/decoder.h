@@ -8,9 +8,12 @@
 
 namespace oom::offload {
 
+class Transit;
+
 class Decoder {
  public:
-  Decoder(StepEmitter& emitter, const Policy& policy, AttentionPool* pool);
+  /// `pool` and `transit`: null where nothing is trained.
+  Decoder(StepEmitter& emitter, const Policy& policy, AttentionPool* pool, Transit* transit);
 
   /// x -> z, which may take x's place. Pass::kForward decides routing, fills the pool and retains; Pass::kReplay makes the same again with what the forward decided and kept.
   void emit_forward(int layer, Pass pass, const Activation& x, const Activation& z);
@@ -42,6 +45,7 @@ class Decoder {
   StepEmitter& emitter_;
   const Policy& policy_;
   AttentionPool* pool_;
+  Transit* transit_;
   const int64_t length_;
   const std::vector<SequenceRange> ranges_;
   std::map<int, Retained> retained_;  // by layer

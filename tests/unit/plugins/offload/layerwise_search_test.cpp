@@ -18,7 +18,7 @@ class LayerwiseSearch : public ::testing::Test {
   int64_t whole(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(generator_); }
 
   // Few different values, so that plans tie in one dimension and differ in another; transfers range from hidden to those that bound a step.
-  StepCosts costs(int layers) {
+  StepCosts costs(int layers, bool groups = false) {
     StepCosts costs;
     const double transfers = real(0.1, 3);
     costs.head = {real(0, 2), whole(0, 40)};
@@ -39,6 +39,7 @@ class LayerwiseSearch : public ::testing::Test {
       its.result_out_seconds = attends ? transfers * real(0, 1) : 0;
       its.result_in_seconds = attends ? transfers * real(0, 1) : 0;
       its.carried_bytes = layer + 1;
+      its.groups_heads = groups && attends && whole(0, 2) == 0;
       costs.layers.push_back(its);
     }
     return costs;
@@ -57,7 +58,7 @@ class LayerwiseSearch : public ::testing::Test {
         return;
       }
       const LayerChoices& choices = space.layers[layer];
-      const bool is_free = stays(layer, costs.count(), space.buffers);
+      const bool is_free = costs.stays(layer, space.buffers);
       for (const Boundary place : {Boundary::kHost, Boundary::kGpu, Boundary::kRegenerate}) {
         const bool allowed = place == Boundary::kHost ? choices.host || is_free : place == Boundary::kGpu ? choices.gpu && !is_free : choices.regenerate && layer > 0 && !is_free;
         for (const bool keeps : {false, true}) {
@@ -82,7 +83,7 @@ TEST_F(LayerwiseSearch, EqualsExhaustiveSearch) {
   int mixed = 0, tight = 0;
   for (int trial = 0; trial < 120; ++trial) {
     const int layers = static_cast<int>(whole(1, 6));
-    const StepCosts some = costs(layers);
+    const StepCosts some = costs(layers, trial % 2 == 1);
     SearchSpace space{.layers = std::vector<LayerChoices>(static_cast<size_t>(layers)), .buffers = whole(1, 3)};
     const int64_t caps[] = {1, 2, kLongestRun};
     space.regenerate_cap = caps[trial % 3];
@@ -119,7 +120,7 @@ TEST_F(LayerwiseSearch, EqualsExhaustiveSearch) {
 
 TEST_F(LayerwiseSearch, ChoosesOnlyWhatIsLeftOpen) {
   for (int trial = 0; trial < 20; ++trial) {
-    const StepCosts some = costs(6);
+    const StepCosts some = costs(6, true);
     SearchSpace space{.layers = std::vector<LayerChoices>(6), .buffers = 2, .regenerate_cap = kLongestRun, .longest_run = kLongestRun};
     space.layers[1] = {.host = false, .gpu = false};
     space.layers[2] = {.host = false, .regenerate = false};

@@ -19,6 +19,18 @@ class OffloadProgram : public OffloadRun {
     for (const Buffer& buffer : run.program.buffers) bytes += buffer.place.kind == Place::Kind::kNuma && buffer.buffer_class == buffer_class ? buffer.bytes : 0;
     return bytes;
   }
+  // Whether a slot's memory is there while a stage of the compute lane runs.
+  static bool lives_at(const Program& program, BufferId buffer, StageId stage) {
+    StageId first = kNone, last = kNone;
+    for (StageId id = 0; id < static_cast<StageId>(program.stages.size()); ++id) {
+      for (const Access& access : program.stages[id].accesses) {
+        if (access.buffer != buffer) continue;
+        if (first == kNone) first = id;
+        last = id;
+      }
+    }
+    return first != kNone && first <= stage && stage <= last;
+  }
   static int layers(const PlannedRun& run) {
     int most = 0;
     for (const Stage& stage : run.program.stages) most = std::max(most, stage.layer + 1);
@@ -78,6 +90,50 @@ TEST_F(OffloadProgram, OneBufferHoldsEveryInput) {
   EXPECT_EQ(inputs, kBatch * length_of("qwen3_moe") * 64 * 4);
   EXPECT_EQ(count(run.program, "combine_replay", 4), 3);  // for the inputs of 5, 6 and 7
   EXPECT_EQ(count(run.program, "boundary_in", 4), 4);     // which take its place
+}
+
+// Beside grouped attention's backward there is its own input, and its own results, whatever may be on its way elsewhere; and the next input is there to be filled before the layer ends.
+TEST_F(OffloadProgram, NothingOfOtherLayersIsThereBesideGroupedAttention) {
+  const int64_t boundary = kBatch * length_of("qwen3_moe") * 64 * 4, results = kBatch * length_of("qwen3_moe") * (8 * 16 + 8) * 4;
+  for (const char* buffers : {"2", "3", "5"}) {
+    for (const char* inputs : {"all", "3+1"}) {
+      const PlannedRun run = plan("qwen3_moe", {"offload.keep_attention=all", "offload.attention_head_group=2", cat("offload.buffers=", buffers), cat("offload.keep_boundaries=", inputs), "offload.regenerate_cap=1"});
+      int groups = 0, ahead = 0;
+      for (const LiveBytes& live : run.account.gpus.front().live) {
+        const std::string& kind = run.program.kind_of(live.stage);
+        const auto of = [&](BufferClass buffer_class) { return live.classes[static_cast<size_t>(buffer_class)] - run.account.gpus.front().persistent[static_cast<size_t>(buffer_class)]; };
+        if (kind == "attend_backward") {
+          ++groups;
+          EXPECT_EQ(of(BufferClass::kBoundary), boundary) << stage_name(run.program, live.stage) << ", " << buffers << " buffers, " << inputs;
+        }
+        if (kind == "enter_backward") ahead += of(BufferClass::kBoundary) > boundary;
+        EXPECT_LE(of(BufferClass::kBoundary), (std::stoll(buffers) + 2) * boundary) << stage_name(run.program, live.stage);
+        if (kind == "attend_backward") {
+          int64_t kept = 0;
+          for (size_t id = 0; id < run.program.buffers.size(); ++id) kept += run.program.buffers[id].name.starts_with("kept attention results layer ") && lives_at(run.program, static_cast<BufferId>(id), live.stage) ? run.program.buffers[id].bytes : 0;
+          EXPECT_EQ(kept, results) << stage_name(run.program, live.stage);
+        }
+      }
+      EXPECT_EQ(groups, 9 * 4);
+      EXPECT_GE(ahead, std::string(inputs) == "all" ? 8 : 2) << buffers;
+    }
+  }
+}
+
+// Where attention is not cut, as many inputs are on their way as are asked for.
+TEST_F(OffloadProgram, InputsComeAheadOfUse) {
+  const int64_t boundary = kBatch * length_of("qwen3_moe") * 64 * 4;
+  for (const int64_t buffers : {2, 3, 5}) {
+    const PlannedRun run = plan("qwen3_moe", {cat("offload.buffers=", buffers)});
+    int64_t most = 0;
+    for (const LiveBytes& live : run.account.gpus.front().live) {
+      const int64_t inputs = live.classes[static_cast<size_t>(BufferClass::kBoundary)];
+      most = std::max(most, inputs);
+      if (run.program.kind_of(live.stage) != "mixer_backward" || run.program.stages[live.stage].layer < buffers) continue;
+      EXPECT_EQ(inputs, buffers * boundary) << stage_name(run.program, live.stage);
+    }
+    EXPECT_EQ(most, buffers * boundary);
+  }
 }
 
 // The layer passed last is differentiated next but one; its weights are still in their window.
