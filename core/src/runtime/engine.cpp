@@ -29,18 +29,17 @@ std::chrono::milliseconds grace_after_failure(double watchdog_seconds) {
 }  // namespace
 
 Engine::Engine(const ProgramSources& sources, const EngineOptions& options)
-    : deadline_(grace_after_failure(options.watchdog_seconds)), sources_(sources), options_(options) {
+    : deadline_(grace_after_failure(options.watchdog_seconds)), sources_(sources), options_(options), topology_(options.topology ? *options.topology : hardware::Topology::detect()) {
   const Plan& plan = sources.plan;
-  const hardware::Topology topology = hardware::Topology::detect();
   const hardware::HostLimits limits = hardware::read_host_limits();
-  OOM_CHECK_LE(static_cast<size_t>(plan.numa_nodes), topology.nodes.size(), "the plan names more NUMA nodes than this machine has");
-  cores_ = hardware::plan_cores(topology, {.node_of_rank = plan.node_of_rank, .cpu_quota = limits.cpu_quota});
+  OOM_CHECK_LE(static_cast<size_t>(plan.numa_nodes), topology_.nodes.size(), "the plan names more NUMA nodes than this machine has");
+  cores_ = hardware::plan_cores(topology_, {.node_of_rank = plan.node_of_rank, .cpu_quota = limits.cpu_quota});
   for (int node = 0; node < plan.numa_nodes; ++node) {
     const auto make_pool = [&](const char* work, const std::vector<int>& cpus) { return pools_.emplace_back(std::make_unique<memory::WorkerPool>(cat(work, " ", node), cpus)).get(); };
     host_pools_.update.push_back(make_pool("update", update_cpus(cores_.nodes.at(node), plan.cached_weights)));
     if (!plan.cached_weights) host_pools_.prepare.push_back(make_pool("prepare", cores_.nodes.at(node).prepare));
   }
-  int cores = topology.core_count();
+  int cores = topology_.core_count();
   if (limits.cpu_quota) cores = std::min(cores, std::max(1, static_cast<int>(*limits.cpu_quota)));
   device_ = DeviceRuntime::make(plan.device, plan.ranks, std::max(1, cores / plan.ranks));
 
@@ -69,7 +68,8 @@ void Engine::allocate(const std::vector<EmittedProgram*>& programs) {
 
   memory::HostArenaOptions host;
   for (int node = 0; node < plan.numa_nodes; ++node) {
-    host.nodes.push_back({.bytes = bank.total_bytes(Place::numa(node)), .os_index = -1, .touch_cpus = cores_.nodes[node].update});
+    // A plan of one node may be larger than any node of this machine.
+    host.nodes.push_back({.bytes = bank.total_bytes(Place::numa(node)), .os_index = plan.numa_nodes > 1 ? topology_.nodes[node].os_index : -1, .touch_cpus = cores_.nodes[node].update});
   }
   // Registered region by region below: state never leaves the host, and a copy must not cross from one registration into another.
   host.registry = nullptr;

@@ -25,6 +25,7 @@ struct EngineOptions {
   bool poison = false;                 ///< memory starts as NaN instead of zero, gradient buffers excepted
   double watchdog_seconds = 0;         ///< 0: off
   std::function<void(const StageContext&)> before_stage;  ///< delays and failures in tests
+  std::optional<hardware::Topology> topology;             ///< stands for this machine's own in tests
   std::string fault;                                      ///< as OOM_FAULT, see program/fault_injector.h; empty: none
   std::vector<int64_t> gpu_budget_bytes;                  ///< by rank; empty: no cap
   int64_t headroom_bytes = 0;
@@ -55,8 +56,9 @@ class Engine {
   std::vector<StageTime> stage_times();
   const Program& training_program() const;
   std::vector<int64_t> gpu_peak_bytes() { return device_->peak_bytes(); }
-  /// Bytes of the host arena.
+  /// Bytes of the host arena, of all nodes or of one.
   int64_t host_arena_bytes() const { return host_->mapped_bytes(); }
+  int64_t host_arena_bytes(int node) const { return memory::align_up(host_->layout(node).size_bytes(), memory::kPageBytes); }
   std::span<memory::WorkerPool* const> pools() const { return host_pools_.update; }
 
  private:
@@ -75,6 +77,7 @@ class Engine {
   FailureDeadline deadline_;  // first: it watches the destruction of all others
   ProgramSources sources_;
   EngineOptions options_;
+  const hardware::Topology topology_;
   std::optional<program::InjectedFault> fault_;
   hardware::CorePlan cores_;
   std::vector<std::unique_ptr<memory::WorkerPool>> pools_;
