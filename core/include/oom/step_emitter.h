@@ -152,7 +152,7 @@ class OOM_API StepEmitter {
   /// Replay and backward of a whole or sequential part in one stage, so that nothing is saved. `state_gradient`: a slot that goes from part to part.
   virtual void emit_mixer_rebuilt_backward(int layer, const Delivery& ordinary, const GradientTarget& gradient, const MixerPart& part, const Activation& x, const AttentionResults& results,
                                            const RankBuffers& before, const RankBuffers& state_gradient, const Activation& dy, const Activation& dx) = 0;
-  // AttentionParts. `part` of emit_project and emit_enter_backward is whole; key_sums: a slot for each set of sequences; dnormed: of add_sums.
+  // AttentionParts. `part` of emit_project is whole or kSequence, of emit_enter_backward whole; key_sums: a slot for each set of sequences; dnormed: of add_sums.
   virtual void emit_attend(int layer, const Delivery& ordinary, const MixerPart& part, Pass pass, const Activation& x, const AttentionResults& results) = 0;
   virtual void emit_project(int layer, const Delivery& ordinary, const MixerPart& part, const Activation& x, const AttentionResults& results, const Activation& y) = 0;
   /// Returns dy itself where the mixer has nothing between Wo and the residual sum.

@@ -216,7 +216,9 @@ TEST_F(PlanSearch, RetainsWhatPays) {
   EXPECT_LE(gpu_peak(tight), gpu_peak(replayed));
 }
 
-// A retained layer saves the compute lane its replay: all of it where nothing waits for the host, nothing where the step waits for layers to stream.
+// A retained layer saves the compute lane its replay: all of it where nothing waits for the host, nothing where the step waits for layers to stream. That is no matter of these rates: replay is
+// work of the compute lane and of the exchange alone, a streamed layer's weights come in for its backward in any case, so that a layer more that is resident only takes away what hid the replay.
+// Retention is worth less with more residents in another sense, in which the search weighs it: by the byte, beside layers that would take its memory (RetainsWhatPays).
 TEST_F(PlanSearch, ARetainedLayerIsWorthItsReplayWhereNothingStreams) {
   use(machines().at("pcie"));
   const auto step = [&](const char* resident, const char* retain) {
