@@ -1,6 +1,7 @@
 #include "program/cuda_executor.h"
 
 #include <optional>
+#include <set>
 
 #include "oom/log.h"
 #include "program/cuda_handles.h"
@@ -32,6 +33,9 @@ class CudaExecutor final : public Executor {
       if (!is_pool_lane(lane.lane)) rank_stages_[lane.index].push_back(static_cast<StageId>(id));
     }
     for (int32_t rank = 0; rank < program().ranks; ++rank) make_handles(rank);
+    // A waiting stream may hold up what is launched behind it on its device, where streams share a hardware queue. Of one rank nothing that the stage waited for needs is launched
+    // behind the wait, because emission order is an execution; of two ranks that share a device it may be.
+    if (std::set<int>(cuda_.devices.begin(), cuda_.devices.end()).size() < cuda_.devices.size()) host_counts_.refuse_waits();
     for (int32_t rank = 0; rank < program().ranks; ++rank) {
       if (rank_stages_[rank].empty()) continue;
       start_thread({Lane::kIssue, rank}, [this, rank] { issue(rank); });

@@ -15,7 +15,7 @@
 namespace oom::program {
 
 struct CudaExecutorOptions {
-  /// Ordinal of each rank's device.
+  /// Ordinal of each rank's device. Where ranks share one, launches wait for pools and not streams.
   std::vector<int> devices;
   /// Returns the cudaStream_t of a stream lane; it outlives the executor. Left out: the executor makes its own.
   std::function<void*(LaneId)> stream;

@@ -40,6 +40,8 @@ class HostCounts {
   void release() {
     for (int lane = 0; lane < lanes_; ++lane) raise(lane, std::numeric_limits<int64_t>::max());
   }
+  /// Streams shall not wait from now on: `wait` returns false.
+  void refuse_waits() { wait_value_ = nullptr; }
   /// Enqueues on a stream of the current device that it goes on when the lane's count has come so far. False: the device cannot.
   bool wait(cudaStream_t stream, int lane, int64_t count) const {
     return wait_value_ != nullptr &&

@@ -8,6 +8,8 @@
 namespace oom::runtime {
 namespace {
 
+constexpr double kGpuWarmUpSeconds = 2;
+
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;
@@ -27,11 +29,15 @@ ShortRun run_briefly(const std::string& config_path, std::vector<std::string> ov
 
   ShortRun result;
   std::vector<double> seconds;
-  auto last = std::chrono::steady_clock::now();
-  for (int step = 1; step <= options.warm_up + options.measured; ++step) {
+  const double warm_up_seconds = session.device() == DeviceKind::kCuda ? kGpuWarmUpSeconds : 0;
+  const auto first = std::chrono::steady_clock::now();
+  auto last = first;
+  for (int step = 1, warm = 0; step <= warm + options.measured || warm == 0; ++step) {
     (void)run.engine().train_step(step, run.batches(step));
     const auto now = std::chrono::steady_clock::now();
-    if (step > options.warm_up) {
+    if (warm == 0) {
+      if (step >= options.warm_up && std::chrono::duration<double>(now - first).count() >= warm_up_seconds) warm = step;
+    } else {
       seconds.push_back(std::chrono::duration<double>(now - last).count());
       if (options.record_stages) result.stages.push_back(run.engine().stage_times());
     }

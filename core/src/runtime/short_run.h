@@ -9,7 +9,7 @@
 namespace oom::runtime {
 
 struct ShortRunOptions {
-  int warm_up = 1;          ///< steps before those that count
+  int warm_up = 1;          ///< steps before those that count; on GPUs as many more as take two seconds: a GPU that was idle is cool, and clocks higher
   int measured = 5;
   bool record_stages = false;
   double doubt = 0;         ///< Session::doubt_costs

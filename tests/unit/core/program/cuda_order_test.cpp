@@ -179,6 +179,30 @@ TEST(CudaOrder, WithoutStreamMemoryOperationsTheLaunchWaits) {
   EXPECT_EQ(stages.wrong, 0);
 }
 
+TEST(CudaOrder, WhereRanksShareADeviceTheLaunchWaits) {
+  // Rank 1's stream would wait for an update that needs what rank 0 launches later, which on one device may be stuck behind that wait.
+  ProgramBuilder builder({0, 0}, 1);
+  const BufferId slot = builder.add_buffer({.name = "slot", .place = Place::numa(0), .bytes = 8});
+  std::atomic<bool> hold{true};
+  std::atomic<int> launched{0};
+  builder.emit({.kind = "update", .lane = {Lane::kUpdate, 0}, .writes = {slot}, .action = [&](StageContext& context) {
+                  while (hold && !context.aborted()) std::this_thread::yield();
+                }});
+  builder.emit({.kind = "copy", .lane = {Lane::kH2d, 1}, .reads = {slot}, .waits_on_stream = true, .action = [&](StageContext&) { ++launched; }});
+  CudaExecutorOptions shared = devices(2);
+  shared.devices = {0, 0};
+  auto executor = make_cuda_executor(std::move(builder).build(), {.watchdog = std::chrono::seconds(20)}, shared);
+  std::thread releases([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(launched, 0);
+    hold = false;
+  });
+  executor->run_step(0);
+  releases.join();
+  executor->drain();
+  EXPECT_EQ(launched, 1);
+}
+
 TEST(CudaOrder, AFailedUpdateFreesTheStreamsThatWaitForIt) {
   CopyBesideUpdate stages;
   stages.hold = true;
