@@ -73,7 +73,7 @@ def test_under_another_budget(oom, oracle):
     # State and activations stay as they are: the planner would otherwise make room by moving or regenerating them.
     config = oracle.config(oom.folder, training, tables={"engine": {"ranks": 2}, "train": {"updates": "deferred"}, "budget": {"host": "8GiB", "gpu": "4GiB", "headroom": "1MiB"},
                                                          "state": {"resident": "none", "resident_ordinary": "none", "weights": "cached"},
-                                                         "offload": {"keep_boundaries": "all", "keep_attention": "none", "attention_head_group": 0, "moe_chunk": 1 << 20, "gdn_chunk": 1 << 20,
+                                                         "offload": {"keep_boundaries": "all", "boundaries_on_gpu": "none", "keep_attention": "none", "attention_head_group": 0, "moe_chunk": 1 << 20, "gdn_chunk": 1 << 20,
                                                                      "sub_batch": training.global_batch // 2, "buffers": 3}})
     straight, _ = train_and_export(oom, config, "straight")
     needed = oom.run("plan", config, "--json", "--set", "train.updates=overlapped").json
