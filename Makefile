@@ -12,7 +12,7 @@ build: setup  ## The program, optimised: build/release/bin/oom
 test: setup  ## Everything that a machine without a GPU can check
 	@scripts/run_tests
 
-quickstart: setup  ## Trains a small model on this machine's CPU in about a minute
+quickstart: setup  ## Trains a small model on this machine's CPU in a minute or two
 	@scripts/quickstart
 
 setup:
