@@ -15,6 +15,15 @@ constexpr int64_t result_buffers(int64_t buffers) { return std::max<int64_t>(buf
 /// Regenerated inputs take the place of what they are made from.
 constexpr bool regenerates_in_ring(int64_t buffers, int64_t regenerate_cap) { return buffers == 1 && regenerate_cap == 1; }
 
+/// The first of the last few layers whose inputs are still on the GPU when the backward begins: as many as `buffers`, with that of the head, and none that would wait there
+/// beside the backward of grouped attention of a layer above. `groups(layer)`: whether a layer's attention goes by groups of heads.
+template <typename Groups>
+int first_staying(int layers, int64_t buffers, const Groups& groups) {
+  int first = layers;
+  while (first > 0 && first - 1 + buffers > layers && (first == layers || !groups(first))) --first;
+  return first;
+}
+
 /// True for mixers that have attention results to keep.
 bool attends(const LayerSpec& layer);
 /// Whether a layer of the model has this mixer.

@@ -110,10 +110,7 @@ class Measurement {
     StepCosts costs;
     for (const ProgramReading::Layer& layer : first_.layers) costs.layers.push_back({.groups_heads = layer.groups_heads});
     const int64_t on_gpu = std::count_if(policy.layers.begin(), policy.layers.end(), [](const LayerPolicy& layer) { return layer.boundary == Boundary::kGpu; });
-    for (int layer = 0; layer < layers_; ++layer) {
-      const bool regenerates = policy.layers[layer].boundary == Boundary::kRegenerate && layer > 0;
-      if (!regenerates && policy.layers[layer].boundary != Boundary::kGpu && !costs.stays(layer, policy.buffers)) stored += input_bytes();
-    }
+    for (int layer = 0; layer < layers_; ++layer) stored += costs.leaves(policy, layer) ? input_bytes() : 0;
     const PlaceAccount& gpu = step.account.gpus[first_.rank];
     const int64_t persistent = gpu.persistent_bytes - on_gpu * input_bytes() - (policy.buffers == 1 ? input_bytes() + largest : 0);
     measured_.gpu_bytes = context_.gpu_budget_bytes.empty() ? kUnbounded : context_.gpu_budget_bytes.at(first_.rank) - persistent;

@@ -25,14 +25,10 @@ class Pricing {
   }
 
  private:
-  bool stays(int layer) const { return costs_.stays(layer, policy_.buffers); }
   bool groups(int layer) const { return layer >= 0 && costs_.layers[layer].groups_heads; }
-  Boundary place(int layer) const {
-    const Boundary place = policy_.layers[layer].boundary;
-    return place == Boundary::kRegenerate && (layer == 0 || stays(layer)) ? Boundary::kHost : place;
-  }
+  Boundary place(int layer) const { return costs_.place(policy_, layer); }
   bool regenerated(int layer) const { return layer >= 0 && layer < layers_ && place(layer) == Boundary::kRegenerate; }
-  bool leaves(int layer) const { return place(layer) == Boundary::kHost && !stays(layer); }
+  bool leaves(int layer) const { return costs_.leaves(policy_, layer); }
   bool keeps(int layer) const { return layer >= 0 && policy_.layers[layer].keep_attention; }
   const LayerCosts::Passes& passes(int layer) const { return costs_.layers[layer].passes[keeps(layer)]; }
   double weights(int layer) const { return layer < layers_ ? costs_.layers[layer].weights_seconds : 0; }
@@ -128,8 +124,15 @@ int64_t results_beside(const StepCosts& costs, int layer, bool keeps, int64_t ot
 }  // namespace
 
 bool StepCosts::stays(int layer, int64_t buffers) const {
-  return offload::stays(layer, count(), buffers) && std::none_of(layers.begin() + std::min(layer + 1, count()), layers.end(), [](const LayerCosts& above) { return above.groups_heads; });
+  return layer >= first_staying(count(), buffers, [&](int above) { return layers[above].groups_heads; });
 }
+
+Boundary StepCosts::place(const Policy& policy, int layer) const {
+  const Boundary place = policy.layers[layer].boundary;
+  return place == Boundary::kRegenerate && (layer == 0 || stays(layer, policy.buffers)) ? Boundary::kHost : place;
+}
+
+bool StepCosts::leaves(const Policy& policy, int layer) const { return place(policy, layer) == Boundary::kHost && !stays(layer, policy.buffers); }
 
 int64_t StepCosts::forward_bytes(int layer, bool keeps, bool keeps_below, int64_t buffers) const {
   const int64_t inputs = layers[layer].groups_heads ? std::min<int64_t>(buffers, 2) : buffers;

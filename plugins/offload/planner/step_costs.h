@@ -85,6 +85,9 @@ struct StepCosts {
   int64_t largest_result_bytes() const;
   /// True for the last few layers, whose inputs are still on the GPU when the backward begins.
   bool stays(int layer, int64_t buffers) const;
+  /// Where a layer's input really is, and whether it goes to the host and comes back.
+  Boundary place(const Policy& policy, int layer) const;
+  bool leaves(const Policy& policy, int layer) const;
   /// Bytes that live during a pass. `keeps`: the layer's results are kept.
   int64_t forward_bytes(int layer, bool keeps, bool keeps_below, int64_t buffers) const;
   int64_t backward_bytes(int layer, bool keeps, const Beside& beside, int64_t buffers, int64_t cap) const;
@@ -107,6 +110,6 @@ struct Price {
 Price price(const StepCosts& costs, const Policy& policy);
 
 /// StepCosts::stays before costs are known: some of these do not stay beside grouped attention of a layer above.
-inline bool stays(int layer, int layers, int64_t buffers) { return layer + buffers > layers; }
+inline bool stays(int layer, int layers, int64_t buffers) { return layer >= first_staying(layers, buffers, [](int) { return false; }); }
 
 }  // namespace oom::offload

@@ -5,10 +5,10 @@
 namespace oom::offload {
 
 Boundaries::Boundaries(StepEmitter& emitter, const Policy& policy, bool training)
-    : emitter_(emitter), policy_(policy), layers_(static_cast<int>(policy.layers.size())), first_staying_(layers_), forward_(layers_ + 1), gpu_(layers_ + 1), host_(layers_ + 1) {
+    : emitter_(emitter), policy_(policy), layers_(static_cast<int>(policy.layers.size())), first_staying_(first_staying(layers_, policy.buffers, [&](int layer) { return groups_heads(emitter, policy, layer); })),
+      forward_(layers_ + 1), gpu_(layers_ + 1), host_(layers_ + 1) {
   const int64_t bytes = emitter.boundary_bytes();
   if (has_one()) ring_ = emitter.add_device_buffer("layer input", bytes, BufferClass::kBoundary);
-  while (first_staying_ > 0 && first_staying_ - 1 + policy.buffers > layers_ && (first_staying_ == layers_ || !groups_heads(emitter, policy, first_staying_))) --first_staying_;
   for (int layer = 0; layer < layers_ && training; ++layer) {
     const Boundary place = policy.layers[layer].boundary;
     if (policy.layers[layer].retain_attention && place != Boundary::kGpu) {

@@ -51,7 +51,7 @@ class Boundaries {
   StepEmitter& emitter_;
   const Policy& policy_;
   const int layers_;
-  int first_staying_;
+  const int first_staying_;
   RankBuffers ring_;                           // buffers = 1: the place of every input
   std::vector<RankBuffers> forward_;           // by layer: slots of the forward
   std::vector<RankBuffers> gpu_, host_;        // by layer; empty where the input is elsewhere
