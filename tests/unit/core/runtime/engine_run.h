@@ -30,9 +30,10 @@ inline std::string write_run(const oom::testing::ScratchFolder& folder, int64_t 
 
 class EngineRun {
  public:
-  /// `transfer` stands for the device's own.
-  EngineRun(const std::string& config, const std::vector<std::string>& overrides, EngineOptions options = {}, std::unique_ptr<comm::DeviceTransfer> transfer = nullptr)
-      : session_(config, overrides), planned_(make_plan(session_)), transfer_(transfer ? std::move(transfer) : comm::DeviceTransfer::make(planned_.plan.device)) {
+  /// `transfer` stands for the device's own. Purpose::kPlanOnly: as planned, whatever this machine has.
+  EngineRun(const std::string& config, const std::vector<std::string>& overrides, EngineOptions options = {}, std::unique_ptr<comm::DeviceTransfer> transfer = nullptr,
+            Purpose purpose = Purpose::kTrain)
+      : session_(config, overrides), planned_(make_plan(session_, purpose)), transfer_(transfer ? std::move(transfer) : comm::DeviceTransfer::make(planned_.plan.device)) {
     ops::configure_math();
     const config::Train train = session_.config().train();
     run_.clip_norm = train.clip_norm;
@@ -52,6 +53,7 @@ class EngineRun {
   Engine& engine() { return *engine_; }
   const ModelDescription& model() { return session_.model().description; }
   const Plan& plan() const { return planned_.plan; }
+  const PlannedRun& planned() const { return planned_; }
 
   /// The batch of a step: the same tokens whatever the ranks.
   std::vector<data::Batch> batches(int64_t step) const {
