@@ -167,7 +167,7 @@ Calibration read_calibration(const TomlValue& root) {
   known.insert(known.end(), {"clock_shares", "clock_seconds"});
   check_keys(rates, "rates.", known);
   for (const Rate& rate : kRates) calibration.rates.*rate.value = read_cost(rates, "rates.", rate.key, 1e-6);
-  if (rates.find("clock_shares")) calibration.rates.clock = read_clock(rates);
+  if (rates.find("clock_shares") || rates.find("clock_seconds")) calibration.rates.clock = read_clock(rates);
   if (root.find("profile")) {
     for (const TomlValue& profile : root.get_array("profile")) {
       if (!profile.is(TomlValue::Kind::kTable)) refuse(profile, "profile", "must be tables");

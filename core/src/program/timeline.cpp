@@ -8,7 +8,8 @@ namespace oom::program {
 Timeline::Timeline(const Program& program, const CostTable& table, SimulationOptions options, int steps)
     : program_(program), table_(table), options_(options), lanes_(program), resources_(program, table), shares_(resources_.capacities()),
       count_(static_cast<int>(program.stages.size())), steps_(steps), members_(program.collectives.size()),
-      arrived_(program.collectives.size() * static_cast<size_t>(steps), 0), taken_sm_(static_cast<size_t>(program.ranks), 0), clocks_(static_cast<size_t>(program.ranks)), computes_(static_cast<size_t>(program.ranks), 0) {
+      arrived_(program.collectives.size() * static_cast<size_t>(steps), 0), taken_sm_(static_cast<size_t>(program.ranks), 0),
+      clocks_(static_cast<size_t>(program.ranks)), computes_(static_cast<size_t>(program.ranks), 0) {
   for (int id = 0; id < count_; ++id) {
     const Stage& stage = program.stages[id];
     const Demand demand = demand_of(program, stage, table);
@@ -116,6 +117,7 @@ void Timeline::begin_work(int at) {
   }
   const Stage& stage = program_.stages[stage_of(at)];
   if (stage.cost.sm_share > 0 && stage.lane.lane != Lane::kCompute && stage.rank >= 0) taken_sm_[stage.rank] += stage.cost.sm_share;
+  if (stage.lane.lane == Lane::kCompute) computes_[stage.rank] = 1;
   speeds_stale_ = true;
   active_.push_back(active);
 }
@@ -126,6 +128,7 @@ void Timeline::complete(int at) {
   const StageId id = stage_of(at);
   const Stage& stage = program_.stages[id];
   if (stage.cost.sm_share > 0 && stage.lane.lane != Lane::kCompute && stage.rank >= 0) taken_sm_[stage.rank] -= stage.cost.sm_share;
+  if (stage.lane.lane == Lane::kCompute) computes_[stage.rank] = 0;
   speeds_stale_ = true;
   for (const Edge& edge : successors_[id]) {
     if (step_of(at) + edge.distance < steps_) satisfied(instance(step_of(at) + edge.distance, edge.stage), at);
@@ -163,11 +166,6 @@ void Timeline::set_speeds() {
 void Timeline::pass(double seconds) {
   now_ += seconds;
   if (table_.clock.empty()) return;
-  std::fill(computes_.begin(), computes_.end(), 0);
-  for (const Active& active : active_) {
-    const Stage& stage = program_.stages[stage_of(active.instance)];
-    if (stage.lane.lane == Lane::kCompute) computes_[stage.rank] = 1;
-  }
   for (size_t rank = 0; rank < clocks_.size(); ++rank) clocks_[rank].advance(seconds, computes_[rank] != 0);
 }
 

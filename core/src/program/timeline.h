@@ -77,7 +77,7 @@ class Timeline {
   std::vector<Active> active_;
   std::vector<double> taken_sm_;                 // [rank]
   std::vector<ComputeClock> clocks_;             // [rank]
-  std::vector<char> computes_;                   // [rank]
+  std::vector<char> computes_;                   // [rank] a stage of its compute lane is active
   std::vector<Flow*> flows_;
   std::vector<int> ready_;                       // started at this moment, work not yet begun
   bool speeds_stale_ = true;

@@ -3,6 +3,7 @@
 #include <ATen/ops/mm.h>
 #include <ATen/ops/randn.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 

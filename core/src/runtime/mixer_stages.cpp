@@ -74,7 +74,7 @@ Keep ProgramEmitter::results(const ResultSpan& span, int layer, const MixerPart&
   } else {
     Keep& slot = context_.memory.slot(span.buffer).keep;
     if (!slot.output.defined()) {
-      const at::TensorOptions device = context_.memory.view(position_buffers_[buffer.place.index], at::kInt, {1}).options();
+      const at::TensorOptions device(device_of(buffer.place.index));
       slot.output = at::empty({tokens, width}, device.dtype(compute_type()));
       slot.log_sum_exp = at::empty({span.sequences, shape.heads, length}, device.dtype(at::kFloat));
     }

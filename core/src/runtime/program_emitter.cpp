@@ -115,6 +115,8 @@ LayerGradients ProgramEmitter::layer_gradients(const GradientTarget& target, int
   return sinks;
 }
 
+at::Device ProgramEmitter::device_of(int rank) const { return context_.memory.view(position_buffers_[rank], at::kInt, {1}).device(); }
+
 at::Tensor ProgramEmitter::activation(BufferId buffer) const {
   if (buffers_.at(buffer).lifetime == Lifetime::kTransient && !context_.memory.is_reserved(buffer)) return context_.memory.slot(buffer).tensor;
   return context_.memory.view(buffer, compute_type(), {plan().tokens_per_rank(), model().hidden});
@@ -209,7 +211,7 @@ void ProgramEmitter::emit_reserve(int layer, const RankBuffers& slots) {
   for (int rank = 0; rank < ranks(); ++rank) {
     builder_.emit({.kind = "reserve", .layer = layer, .lane = {Lane::kCompute, rank}, .writes = {slots[rank]},
                    .action = [this, rank, slot = slots[rank], bytes = builder_.buffer(slots[rank]).bytes](StageContext&) {
-                     context_.memory.reserve(slot, bytes, context_.memory.view(position_buffers_[rank], at::kInt, {1}).device());
+                     context_.memory.reserve(slot, bytes, device_of(rank));
                    }});
   }
 }

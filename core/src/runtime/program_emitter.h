@@ -129,6 +129,8 @@ class ProgramEmitter final : public StepEmitter {
     BufferId buffer = kNone;
     int64_t total = 0, offset = 0, count = 0;
   };
+  /// Where a rank's tensors are.
+  at::Device device_of(int rank) const;
   static RowSpan span(const Activation& activation, int rank, int64_t begin, int64_t count);
   at::Tensor rows(const RowSpan& span) const;
   void put_rows(const RowSpan& span, at::Tensor value) const;

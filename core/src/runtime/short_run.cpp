@@ -29,19 +29,19 @@ ShortRun run_briefly(const std::string& config_path, std::vector<std::string> ov
 
   ShortRun result;
   std::vector<double> seconds;
-  const double warm_up_seconds = session.device() == DeviceKind::kCuda ? kGpuWarmUpSeconds : 0;
-  const auto first = std::chrono::steady_clock::now();
-  auto last = first;
-  for (int step = 1, warm = 0; step <= warm + options.measured || warm == 0; ++step) {
+  int step = 0;
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  const auto step_seconds = [&] {
+    const auto start = now();
+    ++step;
     (void)run.engine().train_step(step, run.batches(step));
-    const auto now = std::chrono::steady_clock::now();
-    if (warm == 0) {
-      if (step >= options.warm_up && std::chrono::duration<double>(now - first).count() >= warm_up_seconds) warm = step;
-    } else {
-      seconds.push_back(std::chrono::duration<double>(now - last).count());
-      if (options.record_stages) result.stages.push_back(run.engine().stage_times());
-    }
-    last = std::chrono::steady_clock::now();
+    return std::chrono::duration<double>(now() - start).count();
+  };
+  const double warm_up_seconds = session.device() == DeviceKind::kCuda ? kGpuWarmUpSeconds : 0;
+  for (double passed = 0; step < options.warm_up || passed < warm_up_seconds;) passed += step_seconds();
+  for (int measured = 0; measured < options.measured; ++measured) {
+    seconds.push_back(step_seconds());
+    if (options.record_stages) result.stages.push_back(run.engine().stage_times());
   }
   run.engine().drain();
   result.step_seconds = median(std::move(seconds));

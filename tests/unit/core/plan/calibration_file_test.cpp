@@ -63,6 +63,7 @@ TEST(CalibrationFile, NamesWhatIsWrong) {
   EXPECT_THAT(failure_of(replaced(text, "h2d_bytes = ", "h2d_bytes = -")), HasSubstr("rates.h2d_bytes: must be from"));
   EXPECT_THAT(failure_of(replaced(text, "analytic_factor = 2.75", "analytic_factor = 0")), HasSubstr("profile.analytic_factor: must be from"));
   EXPECT_THAT(failure_of(replaced(text, "clock_shares = [0.5", "clock_shares = [1.5")), HasSubstr("rates.clock_shares: must rise from above 0"));
+  EXPECT_THAT(failure_of(replaced(text, "clock_shares = [0.5, 1.0]\n", "")), HasSubstr("clock_shares"));
   EXPECT_THAT(failure_of(replaced(text, "clock_seconds = [0.875, ", "clock_seconds = [")), HasSubstr("rates.clock_seconds: must be as many as rates.clock_shares, 2"));
   EXPECT_THAT(failure_of(replaced(text, "per_token = ", "per_token = -")), HasSubstr("profile.kinds.mixer_forward.per_token: must be from 0"));
   EXPECT_THAT(failure_of(replaced(text, "device = \"cuda\"", "device = \"tpu\"")), HasSubstr("device: must be cuda or cpu; got \"tpu\""));
