@@ -137,7 +137,7 @@ TEST_P(Budget, HoldsWhereAByteLessIsRefused) {
   run.engine().drain();
   peaks.end();
   int64_t of_devices = 0;
-  // Where rounds of received rows are so small, what the exchange notes of a rank's own rows is seen at the peak.
+  // qwen3_moe under ep on two ranks takes 8448 bytes more than told; what they are has not been found.
   const int64_t slack = ranks > 1 && std::string(std::get<1>(GetParam())) == "ep" ? kSlack : 0;
   for (int rank = 0; rank < ranks; ++rank) {
     expect_within(arenas[rank] + peaks.most(rank), told.gpus[rank].peak_bytes, slack, cat("rank ", rank));
